@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Submit every stage of a run; each starts when the one before it has succeeded.
+#
+#   slurm/submit.sh RUN [OVERRIDE...]
+#   slurm/submit.sh deep preset=paper vae.latent_size=64
+#
+# The overrides go to every stage. Account, partition and QOS are Slurm's own variables:
+# SBATCH_ACCOUNT, SBATCH_PARTITION, SBATCH_QOS. Jobs inherit the active Python environment.
+set -euo pipefail
+
+stages=(rollouts vae rnn controller evaluate report)
+
+if [[ $# -eq 0 || $1 == -* || $1 == *=* ]]; then
+    echo "usage: slurm/submit.sh RUN [OVERRIDE...]   (slurm/submit.sh mine preset=laptop)" >&2
+    exit 2
+fi
+run=$1
+shift
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+# A mistyped key is refused here, not after hours in the queue.
+python -m worldmodels "run=$run" "$@" --cfg job >/dev/null
+
+jobs=()
+withdraw() {
+    [[ ${#jobs[@]} -eq 0 ]] || scancel "${jobs[@]}"
+    echo "slurm/submit.sh: sbatch refused a stage; nothing stays in the queue" >&2
+}
+trap withdraw ERR
+
+for stage in "${stages[@]}"; do
+    options=(--parsable "--job-name=$run-$stage")
+    if [[ ${#jobs[@]} -gt 0 ]]; then
+        options+=("--dependency=afterok:${jobs[-1]}" --kill-on-invalid-dep=yes)
+    fi
+    job=$(sbatch "${options[@]}" "slurm/$stage.sbatch" "run=$run" "$@")
+    jobs+=("${job%%;*}")  # on a federation sbatch prints "number;cluster"
+    echo "${jobs[-1]}  $stage"
+done

@@ -1,0 +1,456 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from PIL import Image
+
+from worldmodels.envs.engines import EnvSpec, make_lanes, resolve_engine
+from worldmodels.envs.envpool_engine import EnvPoolLanes
+from worldmodels.envs.gymnasium_engine import GymnasiumLanes
+from worldmodels.envs.observation import PixelObservation
+from worldmodels.errors import ConfigError, WorkerError, WorldModelsError
+
+COUNTDOWN = "picture_env:Countdown-v0"
+TESTS = Path(__file__).parent
+needs_envpool = pytest.mark.skipif(
+    resolve_engine(EnvSpec()) != "envpool", reason="EnvPool is not installed"
+)
+ENGINES = ["gymnasium", pytest.param("envpool", marks=needs_envpool)]
+
+Lanes = VectorEnv[Any, Any, Any]
+
+
+def car_actions(seed: int, steps: int) -> NDArray[np.float32]:
+    """(T, 3) that keep the car moving: some steering, more gas than brake."""
+    uniform = np.random.default_rng(seed).uniform(size=(steps, 3))
+    return (uniform * [2.0, 1.0, 0.1] - [1.0, 0.0, 0.0]).astype(np.float32)
+
+
+def play(env: Lanes, seeds: list[int], actions: NDArray[np.float32]) -> list[NDArray[Any]]:
+    """Run lane i on ``actions[:, i]``; returns frames, rewards, terminated, truncated over time."""
+    frames, _ = env.reset(seed=seeds)  # type: ignore[arg-type]  # Gymnasium's hint has no list
+    rows = [[frames], [], [], []]
+    for action in actions:
+        for row, value in zip(rows, env.step(action)[:4], strict=True):
+            row.append(value)
+    return [np.stack(row) for row in rows]
+
+
+def countdown(lanes: int, processes: int = 1, **kwargs: Any) -> GymnasiumLanes:
+    return GymnasiumLanes(COUNTDOWN, lanes, processes, max_steps=100, kwargs=kwargs)
+
+
+@pytest.fixture
+def countdown_lanes() -> Iterator[GymnasiumLanes]:
+    with closing(countdown(3)) as env:
+        yield env
+
+
+# ------------------------------------------------------------------------------ the lane contract
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_shapes_types_and_spaces(engine: str) -> None:
+    with closing(make_lanes(EnvSpec(engine=engine), lanes=2)) as env:
+        frames, rewards, terminated, truncated = play(env, [4, 5], np.zeros((3, 2, 3), np.float32))
+        assert env.metadata["autoreset_mode"] == AutoresetMode.DISABLED
+        assert env.num_envs == 2
+        assert frames.shape == (4, 2, 64, 64, 3)
+        assert all(frame in env.observation_space for frame in frames)
+        assert frames[0, 0] in env.single_observation_space
+        assert env.single_action_space.shape == (3,)
+        for values, dtype in ((rewards, "float64"), (terminated, "bool"), (truncated, "bool")):
+            assert values.shape == (3, 2)
+            assert values.dtype == dtype
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_episode_depends_on_its_seed_alone(engine: str) -> None:
+    spec = EnvSpec(engine=engine)
+    actions = np.repeat(car_actions(0, 12)[:, None], 3, axis=1)  # (T, N, A)
+    with (
+        closing(make_lanes(spec, lanes=3)) as three,
+        closing(make_lanes(spec, lanes=1)) as one,
+    ):
+        first = play(three, [7, 8, 9], actions)
+        other = play(three, [9, 1, 2], actions)  # the same lanes, further episodes
+        alone = play(one, [9], actions[:, :1])
+    for of_first, of_other, of_alone in zip(first, other, alone, strict=True):
+        np.testing.assert_array_equal(of_first[:, 2], of_alone[:, 0])
+        np.testing.assert_array_equal(of_other[:, 0], of_alone[:, 0])
+    assert (first[0][:, 0] != first[0][:, 1]).any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_reset_restarts_the_same_episodes(engine: str) -> None:
+    actions = np.repeat(car_actions(1, 10)[:, None], 2, axis=1)
+    with closing(make_lanes(EnvSpec(engine=engine, max_steps=8), lanes=2)) as env:
+        for first, second in zip(
+            play(env, [3, 4], actions), play(env, [3, 4], actions), strict=True
+        ):
+            np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_time_limit_truncates_and_freezes(engine: str) -> None:
+    actions = np.repeat(car_actions(2, 9)[:, None], 2, axis=1)
+    with closing(make_lanes(EnvSpec(engine=engine, max_steps=6), lanes=2)) as env:
+        frames, rewards, terminated, truncated = play(env, [1, 2], actions)
+    assert not terminated.any()
+    np.testing.assert_array_equal(truncated.all(axis=1), np.arange(1, 10) >= 6)
+    np.testing.assert_array_equal(truncated.any(axis=1), np.arange(1, 10) >= 6)
+    assert (rewards[:6] != 0).all()
+    assert (rewards[6:] == 0).all()
+    assert (frames[7:] == frames[6]).all()
+    assert (frames[6] != frames[5]).any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_returned_arrays_are_the_callers(engine: str) -> None:
+    actions = np.repeat(car_actions(3, 2)[:, None], 2, axis=1)
+    with closing(make_lanes(EnvSpec(engine=engine, max_steps=1), lanes=2)) as env:
+        env.reset(seed=[1, 2])  # type: ignore[arg-type]
+        returned = env.step(actions[0])[:4]
+        kept = [value.copy() for value in returned]
+        for value in returned:
+            value[...] = 0
+        for again, before in zip(env.step(actions[1])[:4], kept, strict=True):
+            if before.dtype != np.float64:  # rewards become 0, the rest stays
+                np.testing.assert_array_equal(again, before)
+
+
+# ------------------------------------------------------------------------------ Gymnasium
+
+
+def test_gymnasium_lanes_are_gymnasium_bitwise() -> None:
+    seeds, steps = [11, 2**31 - 1], 30
+    actions = np.stack([car_actions(lane, steps) for lane in range(2)], axis=1)  # (T, N, A)
+    with closing(GymnasiumLanes("CarRacing-v3", 2, 1, 1000, {})) as env:
+        frames, rewards, _, _ = play(env, seeds, actions)
+    for lane, seed in enumerate(seeds):
+        reference = gymnasium.make("CarRacing-v3")
+        frame, _ = reference.reset(seed=seed)
+        np.testing.assert_array_equal(frames[0, lane], frame)
+        for step in range(steps):
+            frame, reward, *_ = reference.step(actions[step, lane])
+            np.testing.assert_array_equal(frames[step + 1, lane], frame)
+            assert rewards[step, lane] == reward
+        reference.close()
+
+
+def test_one_process_or_many_make_no_difference() -> None:
+    actions = np.stack([car_actions(lane, 8) for lane in range(2)], axis=1)
+    spec = EnvSpec(engine="gymnasium", max_steps=6)
+    with (
+        closing(make_lanes(spec, lanes=2, processes=1)) as here,
+        closing(make_lanes(spec, lanes=2, processes=2)) as there,
+    ):
+        for a, b in zip(play(here, [5, 6], actions), play(there, [5, 6], actions), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_ended_lanes_freeze_while_others_run(processes: int) -> None:
+    lengths = np.array([2, 5, 3])
+    with closing(countdown(3, processes)) as env:
+        frames, rewards, terminated, truncated = play(
+            env, lengths.tolist(), np.zeros((6, 3, 2), np.float32)
+        )
+    steps = np.arange(1, 7)[:, None]
+    np.testing.assert_array_equal(frames[1:, :, 0, 0, 0], np.minimum(steps, lengths))
+    np.testing.assert_array_equal(rewards, (steps <= lengths).astype(float))
+    np.testing.assert_array_equal(terminated, steps >= lengths)
+    assert not truncated.any()
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_reset_mask_restarts_some_lanes(processes: int) -> None:
+    zeros = np.zeros((3, 2), np.float32)
+    options = {"reset_mask": np.array([True, False, True])}
+    with closing(countdown(3, processes)) as env:
+        play(env, [2, 9, 9], np.stack([zeros] * 3))
+        frames, _ = env.reset(seed=[4, 4, 4], options=options)
+        assert frames[:, 0, 0, 0].tolist() == [0, 3, 0]
+        assert "reset_mask" in options, "the caller's dictionary was changed"
+        frames, _, terminated, _, _ = env.step(zeros)
+        assert frames[:, 0, 0, 0].tolist() == [1, 4, 1]
+        assert not terminated.any()
+
+
+def test_infos_pass_through(countdown_lanes: GymnasiumLanes) -> None:
+    countdown_lanes.reset(seed=[1, 9, 9])
+    infos = [countdown_lanes.step(np.zeros((3, 2), np.float32))[4] for _ in range(2)]
+    assert set(infos[0]) == {"steps", "_steps"}
+    assert infos[1]["steps"][1:].tolist() == [2, 2]
+    assert infos[1]["_steps"].tolist() == [False, True, True]
+
+
+def test_a_lane_process_that_dies_is_named() -> None:
+    zeros = np.zeros((3, 2), np.float32)
+    env = countdown(3, 3, dies_at=2)
+    workers = psutil.Process().children()
+    env.reset(seed=[9, 2, 9])
+    env.step(zeros)
+    with pytest.raises(WorkerError, match=r"lanes \[1\]"):
+        env.step(zeros)
+    env.close()
+    assert not any(lane_process(worker) for worker in workers)
+
+
+def test_a_lane_process_that_cannot_start_is_an_error() -> None:
+    with pytest.raises(WorkerError, match="died as it started"):
+        countdown(2, 2, dies_at=0)
+
+
+def lane_process(process: psutil.Process) -> bool:
+    """Whether this is a living process of a lane (Python keeps its resource tracker)."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and not any(
+            "resource_tracker" in word for word in process.cmdline()
+        )
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_lane_processes_ignore_stop_signals_and_end_with_close() -> None:
+    before = set(psutil.Process().children())
+    env = countdown(2, 2)
+    env.reset(seed=[50, 50])
+    workers = [p for p in set(psutil.Process().children()) - before if lane_process(p)]
+    assert len(workers) == 2
+    for worker in workers:
+        worker.send_signal(signal.SIGINT)
+        worker.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    frames, *_ = env.step(np.zeros((2, 2), np.float32))
+    assert (frames == 1).all()
+    env.close()
+    env.close()
+    assert not any(lane_process(worker) for worker in workers)
+
+
+@pytest.mark.parametrize("end", ["killed", "exit"])
+def test_lane_processes_end_with_their_parent(end: str) -> None:
+    script = f"""
+import psutil, sys, time
+from worldmodels.envs.gymnasium_engine import GymnasiumLanes
+if __name__ == "__main__":
+    env = GymnasiumLanes("{COUNTDOWN}", 2, 2, 100, {{}})
+    env.reset(seed=[9, 9])
+    print(*(p.pid for p in psutil.Process().children()), flush=True)
+    sys.stdin.readline()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])},
+    )
+    assert parent.stdout is not None
+    children = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+    assert len(children) >= 2
+    if end == "killed":
+        parent.kill()
+    parent.communicate(b"\n", timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+# ------------------------------------------------------------------------------ EnvPool
+
+
+@needs_envpool
+def test_envpool_lanes_freeze_while_others_run() -> None:
+    lanes, steps = 4, 200
+    actions = np.zeros((steps, lanes, 2), np.float32)  # the lander falls: 50 to 200 steps
+    with closing(EnvPoolLanes("LunarLanderContinuous-v3", lanes, 2, 1000, {})) as env:
+        states, rewards, terminated, truncated = play(env, [0, 1, 2, 3], actions)
+    ends = terminated.argmax(axis=0)  # (N,) the step that terminated
+    assert terminated[-1].all()
+    assert len(set(ends.tolist())) > 1, "the lanes ended at the same time: nothing was tested"
+    assert not truncated.any()
+    for lane, end in enumerate(ends):
+        assert terminated[end:, lane].all()
+        assert (rewards[end + 1 :, lane] == 0).all()
+        assert (states[end + 1 :, lane] == states[end + 1, lane]).all()
+        with closing(EnvPoolLanes("LunarLanderContinuous-v3", 1, 1, 1000, {})) as alone:
+            expected = play(alone, [lane], actions[:, :1])
+        np.testing.assert_array_equal(states[:, lane], expected[0][:, 0])
+        np.testing.assert_array_equal(rewards[:, lane], expected[1][:, 0])
+
+
+@needs_envpool
+def test_envpool_draws_what_gymnasium_draws() -> None:
+    """But for antialiasing; on a seed whose track is the same in both (see `EnvPoolLanes`)."""
+    actions = car_actions(0, 10)[:, None]
+    frames = []
+    for engine in ("gymnasium", "envpool"):
+        with closing(make_lanes(EnvSpec(engine=engine), lanes=1)) as env:
+            frames.append(play(env, [3], actions)[0].astype(float))
+    assert np.abs(frames[0] - frames[1]).mean() < 6
+    assert np.corrcoef(frames[0].ravel(), frames[1].ravel())[0, 1] > 0.95
+
+
+@needs_envpool
+def test_envpool_makes_no_noise() -> None:
+    with (
+        warnings.catch_warnings(),
+        closing(make_lanes(EnvSpec(engine="envpool"), lanes=1)) as env,
+    ):
+        warnings.simplefilter("error")
+        play(env, [1], np.zeros((1, 1, 3), np.float32))
+        play(env, [2], np.zeros((1, 1, 3), np.float32))
+
+
+@needs_envpool
+def test_envpool_refuses_what_it_cannot_do() -> None:
+    with closing(make_lanes(EnvSpec(engine="envpool"), lanes=1)) as env:
+        with pytest.raises(ResetNeeded):
+            env.step(np.zeros((1, 3), np.float32))
+        with pytest.raises(WorldModelsError, match=r"reset_mask.*env\.engine=gymnasium"):
+            env.reset(seed=[1], options={"reset_mask": np.array([True])})  # type: ignore[arg-type]
+    with pytest.raises(ResetNeeded):
+        env.step(np.zeros((1, 3), np.float32))
+    with pytest.raises(ConfigError, match="domain_randomize"):
+        make_lanes(EnvSpec(engine="envpool", kwargs={"domain_randomize": True}), lanes=1)
+
+
+# ------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_bad_actions_name_the_lane(engine: str) -> None:
+    with closing(make_lanes(EnvSpec(engine=engine), lanes=2)) as env:
+        env.reset(seed=[1, 2])  # type: ignore[arg-type]
+        for bad in (np.nan, np.inf):
+            actions = np.zeros((2, 3), np.float32)
+            actions[1, 2] = bad
+            with pytest.raises(WorldModelsError, match="lane 1"):
+                env.step(actions)
+        with pytest.raises(WorldModelsError, match=r"\(2, 4\).*\(2, 3\)"):
+            env.step(np.zeros((2, 4), np.float32))
+        assert np.isfinite(env.step(np.zeros((2, 3)))[1]).all(), "float64 is converted"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [([1, 2], "2 seeds for 3 lanes"), ([1, 2, -1], "lane 2"), ([2**31, 1, 1], "lane 0")],
+)
+def test_bad_seeds_are_refused(
+    countdown_lanes: GymnasiumLanes, seeds: list[int], message: str
+) -> None:
+    with pytest.raises(WorldModelsError, match=message):
+        countdown_lanes.reset(seed=seeds)
+
+
+def test_seeds_as_gymnasium_defines_them(countdown_lanes: GymnasiumLanes) -> None:
+    """One integer is the first of consecutive seeds; numpy's integers are integers."""
+    zeros = np.zeros((3, 2), np.float32)
+    countdown_lanes.reset(seed=1)
+    assert countdown_lanes.step(zeros)[2].tolist() == [True, False, False]
+    assert countdown_lanes.step(zeros)[2].tolist() == [True, True, False]
+    countdown_lanes.reset(seed=list(np.array([2, 1, 2])))
+    assert countdown_lanes.step(zeros)[2].tolist() == [False, True, False]
+    countdown_lanes.reset()
+    assert not countdown_lanes.step(zeros)[2].any(), "unpredictable seeds are large"
+
+
+@pytest.mark.parametrize(
+    ("spec", "lanes", "message"),
+    [
+        (EnvSpec(id="CarRacing-v99", engine="gymnasium"), 1, "CarRacing-v99"),
+        (EnvSpec(id="CarRacing-v99"), 1, "CarRacing-v99"),
+        (EnvSpec(engine="gymnasium", kwargs={"wheels": 5}), 1, "wheels"),
+        (EnvSpec(id="Pendulum-v1", engine="gymnasium"), 1, "pictures"),
+        (EnvSpec(id=COUNTDOWN, crop_rows=9), 1, "crop_rows=9.*8 rows"),
+        (EnvSpec(id=COUNTDOWN, crop_rows=4, kwargs={"discrete": True}), 1, "Discrete"),
+        (EnvSpec(id=COUNTDOWN, engine="envpool"), 1, "env.engine=gymnasium"),
+        (EnvSpec(id=COUNTDOWN), 0, "lanes=0"),
+    ],
+)
+def test_what_cannot_be_made_is_named_in_one_line(spec: EnvSpec, lanes: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        make_lanes(spec, lanes)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["max_steps", "crop_rows", "size"])
+def test_a_number_below_one_is_refused(key: str) -> None:
+    values: dict[str, Any] = {key: 0}
+    with pytest.raises(ConfigError, match=f"env.{key}=0"):
+        EnvSpec(**values)
+
+
+def test_engines_resolve() -> None:
+    assert resolve_engine(EnvSpec(id=COUNTDOWN)) == "gymnasium"
+    assert resolve_engine(EnvSpec(engine="gymnasium")) == "gymnasium"
+    assert resolve_engine(EnvSpec(kwargs={"domain_randomize": True})) == "gymnasium"
+    with pytest.raises(ConfigError, match="choose one of auto, gymnasium, envpool"):
+        EnvSpec(engine="unity")
+
+
+# ------------------------------------------------------------------------------ pictures
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.tuples(st.integers(1, 3), st.integers(8, 40), st.integers(8, 40)).flatmap(
+        lambda shape: arrays(np.uint8, (*shape, 3))
+    ),
+    st.integers(1, 24),
+    st.integers(1, 8) | st.none(),
+)
+def test_frames_are_reduced_as_pil_reduces_them(
+    pictures: NDArray[np.uint8], size: int, crop_rows: int | None
+) -> None:
+    lanes, rows, columns, _ = pictures.shape
+    env = PixelObservation(SyncVectorEnv([Blank(rows, columns)] * lanes), size, crop_rows)
+    frames = env.observations(pictures)
+    assert frames in env.observation_space
+    for picture, frame in zip(pictures, frames, strict=True):
+        image = Image.fromarray(picture[: crop_rows or rows])
+        expected = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))
+        assert np.abs(frame.astype(int) - expected.astype(int)).max() <= 1
+
+
+class Blank:
+    """Makes an environment of pictures of one size."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self._shape = (rows, columns, 3)
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        env: gymnasium.Env[Any, Any] = gymnasium.Env()
+        env.observation_space = gymnasium.spaces.Box(0, 255, self._shape, np.uint8)
+        env.action_space = gymnasium.spaces.Box(-1, 1, (1,))
+        return env
+
+
+def test_the_dashboard_is_cropped() -> None:
+    """CarRacing draws a black bar below row 84: it fills the lowest row of a whole picture."""
+    black = []
+    for crop_rows in (None, 84):
+        spec = EnvSpec(engine="gymnasium", crop_rows=crop_rows)
+        with closing(make_lanes(spec, lanes=1)) as env:
+            frames, _ = env.reset(seed=[1])  # type: ignore[arg-type]
+            black.append((frames[0, -1].max(axis=-1) < 10).mean())
+    assert black[0] == 1
+    assert black[1] < 0.5

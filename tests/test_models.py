@@ -1,0 +1,190 @@
+"""The networks against formulas of other libraries."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import distributions
+
+from worldmodels.models.controller import LinearControllers, controller_size
+from worldmodels.models.mdnrnn import MDNRNN, Mixture, Sequences
+from worldmodels.models.vae import ConvVAE, Posterior, kl_to_prior, to_frames, to_input
+
+
+def frames(count: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 64, 64, 3), dtype=torch.uint8, generator=generator)
+
+
+def test_frames_survive_the_way_to_the_network_and_back() -> None:
+    original = frames(2)
+    assert torch.equal(to_frames(to_input(original)), original)
+
+
+def test_vae_has_the_papers_parameter_count() -> None:
+    assert sum(p.numel() for p in ConvVAE(32).parameters()) == 4_348_547
+
+
+def test_kl_agrees_with_torch_distributions() -> None:
+    mean, logvar = torch.randn(5, 7), torch.randn(5, 7)
+    ours = kl_to_prior(Posterior(mean, logvar))
+    normal = distributions.Normal(mean, torch.exp(0.5 * logvar))
+    theirs = distributions.kl_divergence(normal, distributions.Normal(0.0, 1.0))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_free_nats_hold_for_the_sum_over_dimensions() -> None:
+    torch.manual_seed(0)
+    small = ConvVAE(8, kl_tolerance=0.5)
+    with torch.no_grad():
+        small.posterior.weight.zero_()
+        small.posterior.bias.zero_()  # the posterior is the prior: KL 0, cost 0.5 * 8 all the same
+    loss, logs = small.loss(frames(3))
+    assert logs["kl"].item() == pytest.approx(0.0, abs=1e-6)
+    assert (loss - logs["reconstruction"]).item() == pytest.approx(4.0, rel=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 5), st.floats(-6, 6), st.integers(0, 2**31))
+def test_mixture_density_agrees_with_torch_distributions(
+    latent: int, mixtures: int, scale: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (3, latent, mixtures)
+    logits, mean, log_std = (torch.randn(shape, generator=generator) for _ in range(3))
+    mean = mean * scale
+    value = torch.randn(3, latent, generator=generator) * 3
+    ours = Mixture(logits, mean, log_std).log_prob(value)
+    theirs = distributions.MixtureSameFamily(
+        distributions.Categorical(logits=logits), distributions.Normal(mean, log_std.exp())
+    ).log_prob(value)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_density_is_finite_far_in_the_tails() -> None:
+    model = MDNRNN(2, 1, 4, 3)
+    prediction = model.predict(torch.full((1, 4), 1e4))
+    assert torch.isfinite(prediction.latent.log_prob(torch.zeros(1, 2))).all()
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.5])
+def test_samples_follow_the_tempered_mixture(temperature: float) -> None:
+    logits = torch.tensor([0.5, -0.3, 1.0])
+    mean = torch.tensor([-2.0, 0.5, 3.0])
+    log_std = torch.tensor([-1.0, 0.2, -0.5])
+    count = 200_000
+    torch.manual_seed(0)
+    mixture = Mixture(*(part.expand(count, 1, 3) for part in (logits, mean, log_std)))
+    drawn = mixture.sample(torch.rand(count, 1), torch.randn(count, 1), temperature)
+    tempered = distributions.MixtureSameFamily(
+        distributions.Categorical(logits=logits / temperature),
+        distributions.Normal(mean, log_std.exp() * temperature**0.5),
+    )
+    assert drawn.mean().item() == pytest.approx(tempered.mean.item(), abs=0.03)
+    assert drawn.var().item() == pytest.approx(tempered.variance.item(), rel=0.03)
+
+
+def test_one_step_at_a_time_equals_the_sequence() -> None:
+    torch.manual_seed(0)
+    model = MDNRNN(5, 2, 16, 3)
+    latents, actions = torch.randn(4, 9, 5), torch.randn(4, 9, 2)
+    whole, last = model(latents, actions, model.initial(4))
+    state = model.initial(4)
+    for time in range(9):
+        state = model.advance(latents[:, time], actions[:, time], state)
+        step = model.predict(state.h)
+        torch.testing.assert_close(step.reward, whole.reward[:, time])
+        torch.testing.assert_close(step.latent.mean, whole.latent.mean[:, time])
+    torch.testing.assert_close(state.c, last.c)
+
+
+def sequences(batch: int, steps: int, latent: int, seed: int = 0) -> Sequences:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    return Sequences(
+        mean=normal(batch, steps + 1, latent),
+        logvar=torch.full((batch, steps + 1, latent), -60.0),  # no posterior noise
+        actions=normal(batch, steps, 2),
+        rewards=normal(batch, steps),
+        terminated=torch.zeros(batch, steps),
+        mask=torch.ones(batch, steps, dtype=torch.bool),
+        starts=torch.ones(batch, dtype=torch.bool),
+    )
+
+
+def test_padding_changes_neither_loss_nor_gradient() -> None:
+    model = MDNRNN(3, 2, 8, 2)
+    short = sequences(2, 5, 3)
+    longer = sequences(2, 9, 3, seed=7)
+    padded = Sequences(
+        *(
+            torch.cat([a, b[:, a.shape[1] :]], dim=1) if a.dim() > 1 else a
+            for a, b in zip(short, longer, strict=True)
+        )
+    )
+    padded.mask[:, 5:] = False
+    gradients = []
+    losses = []
+    for batch in (short, padded):
+        model.zero_grad()
+        loss, _, _ = model.loss(batch, model.initial(2))
+        loss.backward()
+        losses.append(loss.item())
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+
+
+def test_windows_with_carried_state_see_what_the_whole_episode_sees() -> None:
+    model = MDNRNN(3, 2, 8, 2)
+    whole = sequences(2, 8, 3)
+    loss, _, _ = model.loss(whole, model.initial(2))
+    parts = []
+    state = model.initial(2)
+    for start in (0, 4):
+        window = Sequences(
+            whole.mean[:, start : start + 5],
+            whole.logvar[:, start : start + 5],
+            whole.actions[:, start : start + 4],
+            whole.rewards[:, start : start + 4],
+            whole.terminated[:, start : start + 4],
+            whole.mask[:, start : start + 4],
+            torch.full((2,), start == 0),
+        )
+        part, _, state = model.loss(window, state)
+        parts.append(part.item())
+    assert np.mean(parts) == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_a_new_episode_forgets_the_state_before() -> None:
+    model = MDNRNN(3, 2, 8, 2)
+    batch = sequences(2, 4, 3)
+    clean, _, _ = model.loss(batch, model.initial(2))
+    state = model.initial(2)
+    dirty, _, _ = model.loss(batch, type(state)(state.h + 5.0, state.c - 3.0))
+    assert clean.item() == pytest.approx(dirty.item(), rel=1e-6)
+
+
+def test_controllers_act_as_one_linear_layer_each_and_stay_in_the_box() -> None:
+    torch.manual_seed(0)
+    squash = ("tanh", "half_tanh", "clipped_tanh")
+    assert controller_size(288, 3) == 867  # the paper's number
+    parameters = torch.randn(6, controller_size(4, 3))
+    features = torch.randn(6, 4)
+    actions = LinearControllers(parameters, 4, squash).act(features)
+    for lane in range(6):
+        weight = parameters[lane, :12].reshape(4, 3)
+        raw = features[lane] @ weight + parameters[lane, 12:]
+        wanted = [torch.tanh(raw[0]), torch.tanh(raw[1]) / 2 + 0.5, torch.tanh(raw[2]).clamp(0)]
+        torch.testing.assert_close(actions[lane], torch.stack(wanted), rtol=1e-4, atol=1e-5)
+    low, high = torch.tensor([-1.0, 0, 0]), torch.tensor([1.0, 1, 1])
+    assert ((actions >= low) & (actions <= high)).all()
+
+
+def test_a_controller_of_the_wrong_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="has 15 parameters, not 14"):
+        LinearControllers(torch.zeros(1, 14), 4, ("tanh",) * 3)

@@ -1,0 +1,146 @@
+"""Workers that die, hang, fail and are asked to stop: real processes, really killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from worldmodels.errors import WorkerError, WorldModelsError
+from worldmodels.workers import Pool
+
+Heartbeat = Callable[[int], None]
+
+
+def tool() -> str:
+    return "tool"
+
+
+@dataclass(frozen=True)
+class Square:
+    number: int
+
+    def __call__(self, tool: str, heartbeat: Heartbeat) -> int:
+        assert tool == "tool"
+        heartbeat(1)
+        return self.number**2
+
+
+@dataclass(frozen=True)
+class DieOnce:
+    """Kills its own process the first time it is tried."""
+
+    marker: Path
+
+    def __call__(self, tool: str, heartbeat: Heartbeat) -> str:
+        if not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "alive"
+
+
+@dataclass(frozen=True)
+class HangOnce:
+    """Falls silent the first time it is tried."""
+
+    marker: Path
+
+    def __call__(self, tool: str, heartbeat: Heartbeat) -> str:
+        if not self.marker.exists():
+            self.marker.touch()
+            time.sleep(1000)
+        return "woke"
+
+
+@dataclass(frozen=True)
+class Die:
+    def __call__(self, tool: str, heartbeat: Heartbeat) -> None:
+        os._exit(3)
+
+
+@dataclass(frozen=True)
+class Fail:
+    def __call__(self, tool: str, heartbeat: Heartbeat) -> None:
+        raise WorldModelsError("lane 3: the action is not finite")
+
+
+def test_results_do_not_depend_on_the_number_of_workers() -> None:
+    jobs = [Square(n) for n in range(7)]
+    results = []
+    for processes in (0, 1, 3):
+        with Pool(tool, processes, timeout=60) as pool:
+            results.append(pool.map(jobs))
+    assert results == [[n**2 for n in range(7)]] * 3
+
+
+def test_a_dead_worker_is_replaced_and_its_job_done_again(tmp_path: Path) -> None:
+    with Pool(tool, 2, timeout=60) as pool:
+        jobs = [Square(2), DieOnce(tmp_path / "died"), Square(3)]
+        assert pool.map(jobs) == [4, "alive", 9]
+        assert pool.replaced == 1
+
+
+def test_a_hung_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
+    with Pool(tool, 1, timeout=8) as pool:
+        assert pool.map([HangOnce(tmp_path / "hung"), Square(5)]) == ["woke", 25]
+        assert pool.replaced == 1
+
+
+def test_a_job_that_kills_every_worker_ends_the_run_with_its_exit_code() -> None:
+    with Pool(tool, 1, timeout=60) as pool, pytest.raises(WorkerError, match="exit code 3"):
+        pool.map([Die()])
+
+
+def test_a_workers_error_arrives_as_one_line() -> None:
+    with Pool(tool, 1, timeout=60) as pool, pytest.raises(WorkerError, match="lane 3"):
+        pool.map([Fail()])
+
+
+def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"""
+import os, time
+from dataclasses import dataclass
+from worldmodels.workers import Pool
+
+@dataclass
+class Note:
+    def __call__(self, tool, heartbeat):
+        with open({str(pids)!r}, "a") as file:
+            file.write(f"{{os.getpid()}}\\n")
+        time.sleep(1000)
+
+def tool():
+    return None
+
+if __name__ == "__main__":
+    Pool(tool, 2, 60).map([Note(), Note()])
+"""
+    path = tmp_path / "parent.py"
+    path.write_text(script)
+    parent = subprocess.Popen([sys.executable, str(path)])
+    wait_for(lambda: pids.exists() and len(pids.read_text().splitlines()) == 2)
+    parent.kill()
+    parent.wait()
+    workers = [int(pid) for pid in pids.read_text().split()]
+    wait_for(lambda: not any(running(pid) for pid in workers), seconds=10)
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)

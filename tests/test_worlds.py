@@ -1,0 +1,192 @@
+"""Dreams, noise and the rollout loop."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import VectorEnv
+from scipy import stats
+from torch import Tensor
+
+from worldmodels.evolution.search import Search
+from worldmodels.models.controller import controller_size
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.vae import ConvVAE
+from worldmodels.worlds.dream import DreamWorld, FirstLatents
+from worldmodels.worlds.dream_env import DreamEnv, DreamVectorEnv
+from worldmodels.worlds.noise import LaneNoise
+from worldmodels.worlds.rollout import PopulationPolicy, rollout
+from worldmodels.worlds.world import Step
+
+CPU = torch.device("cpu")
+SQUASH = ("tanh", "half_tanh", "clipped_tanh")
+
+
+def dream(temperature: float = 1.0, ends: float = -10.0, latent: int = 6) -> DreamWorld:
+    """A small untrained dream whose termination logit is about `ends`."""
+    torch.manual_seed(0)
+    memory = MDNRNN(latent, 3, 12, 3)
+    with torch.no_grad():
+        memory.head.bias[-1] = ends
+    rng = np.random.default_rng(0)
+    first = FirstLatents(
+        rng.normal(size=(5, latent)).astype(np.float32),
+        rng.normal(size=(5, latent)).astype(np.float32),
+    )
+    return DreamWorld(memory, first, temperature)
+
+
+def population(world: DreamWorld, candidates: int, episodes: int) -> PopulationPolicy:
+    rng = np.random.default_rng(1)
+    size = controller_size(world.feature_size, 3)
+    parameters = rng.normal(size=(candidates, size)).astype(np.float32)
+    return PopulationPolicy(parameters, episodes, world.feature_size, SQUASH, CPU)
+
+
+def test_noise_is_uniform_and_normal_and_uncorrelated() -> None:
+    noise = LaneNoise(range(2000), 0, CPU)
+    assert stats.kstest(noise.uniform(3, 8).numpy().ravel(), "uniform").pvalue > 1e-3
+    normal = noise.normal(3, 8).numpy()
+    assert stats.kstest(normal.ravel(), "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(normal.T) - np.eye(8)).max() < 0.1
+    later = noise.normal(4, 8).numpy()
+    assert abs(np.corrcoef(normal.ravel(), later.ravel())[0, 1]) < 0.05
+    other = LaneNoise(range(2000), 1, CPU).normal(3, 8).numpy()
+    assert abs(np.corrcoef(normal.ravel(), other.ravel())[0, 1]) < 0.05
+
+
+def test_noise_belongs_to_the_episode_and_not_to_the_lane() -> None:
+    together = LaneNoise([5, 6, 7], 0, CPU).normal(9, 4)
+    alone = LaneNoise([6], 0, CPU).normal(9, 4)
+    assert torch.equal(together[1:2], alone)
+
+
+def test_a_dream_does_not_depend_on_its_neighbours() -> None:
+    seeds = [11, 12, 13, 14]
+    together = rollout(dream(), population(dream(), 1, 4), seeds, 30)
+    alone = [rollout(dream(), population(dream(), 1, 1), [seed], 30).returns[0] for seed in seeds]
+    np.testing.assert_allclose(together.returns, alone, rtol=1e-4)
+
+
+def test_equal_seeds_give_equal_dreams_and_others_differ() -> None:
+    outcome = rollout(dream(), population(dream(), 1, 3), [4, 4, 5], 30)
+    assert outcome.returns[0] == pytest.approx(outcome.returns[1], rel=1e-5)
+    assert outcome.returns[0] != pytest.approx(outcome.returns[2], rel=1e-5)
+
+
+def test_a_dream_ends_where_its_head_says_so() -> None:
+    world = dream(ends=10.0)
+    outcome = rollout(world, population(world, 1, 4), range(4), 30)
+    assert (outcome.lengths == 1).all()
+    assert outcome.terminated.all()
+
+
+def test_colder_dreams_vary_less() -> None:
+    spread = []
+    for temperature in (0.05, 1.0):
+        world = dream(temperature)
+        world.reset(range(500))
+        world.step(torch.zeros(500, 3))
+        spread.append(world.latents.std(dim=0).mean().item())
+    assert spread[0] < 0.8 * spread[1]
+
+
+class Countdown:
+    """A world whose lane of seed n lives n steps, and whose feature is the step's number."""
+
+    feature_size = 1
+    device = CPU
+
+    def reset(self, seeds: Sequence[int]) -> Tensor:
+        self.left = np.array(seeds)
+        self.widths: list[int] = []
+        return torch.zeros(len(seeds), 1)
+
+    def step(self, actions: Tensor) -> Step:
+        assert len(actions) == len(self.left)
+        self.widths.append(len(self.left))
+        self.left = self.left - 1
+        ended = self.left == 0
+        reward = actions[:, 0].double().numpy()
+        return Step(torch.zeros(len(ended), 1), reward, ended, np.zeros_like(ended))
+
+    def keep(self, mask: np.ndarray) -> None:
+        self.left = self.left[mask]
+
+    def close(self) -> None:
+        pass
+
+
+def test_ended_lanes_leave_the_batch_and_results_keep_their_order() -> None:
+    world = Countdown()
+    # Candidate 0 always answers tanh(1), candidate 1 tanh(-1): biases only.
+    candidates = np.array([[0, 1], [0, -1]], np.float32)
+    policy = PopulationPolicy(candidates, 3, 1, ("tanh",), CPU)
+    outcome = rollout(world, policy, [1, 4, 2, 3, 9, 1], max_steps=6)
+    assert outcome.lengths.tolist() == [1, 4, 2, 3, 6, 1]
+    assert outcome.terminated.tolist() == [True, True, True, True, False, True]
+    signs = np.array([1, 1, 1, -1, -1, -1])
+    np.testing.assert_allclose(outcome.returns, signs * outcome.lengths * np.tanh(1), rtol=1e-6)
+    assert world.widths == [6, 4, 3, 2, 1, 1]
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_the_dream_is_a_gymnasium_vector_environment(decoded: bool) -> None:
+    low, high = np.array([-1.0, 0, 0]), np.array([1.0, 1, 1])
+    env: VectorEnv = DreamVectorEnv(dream(ends=0.0), 5, low, high, 7, ConvVAE(6), decoded)
+    first, _ = env.reset(seed=3)
+    assert env.observation_space.contains(first)
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(40)]
+    ended_before = np.zeros(5, bool)
+    lengths = np.zeros(5, int)
+    seen_truncation = False
+    trace = [first]
+    for action in actions:
+        observation, reward, terminated, truncated, _ = env.step(action)
+        assert env.observation_space.contains(observation)
+        assert reward.shape == terminated.shape == truncated.shape == (5,)
+        assert not (terminated & truncated).any()
+        # NEXT_STEP autoreset: the step after the end is a reset, with no reward and no end.
+        assert (reward[ended_before] == 0).all()
+        assert not (terminated | truncated)[ended_before].any()
+        lengths = np.where(ended_before, 0, lengths + 1)
+        assert (lengths[truncated] == 7).all()
+        assert (lengths <= 7).all()
+        seen_truncation |= bool(truncated.any())
+        ended_before = terminated | truncated
+        trace.append(observation)
+    assert seen_truncation
+    again, _ = env.reset(seed=3)
+    replay = [again] + [env.step(action)[0] for action in actions]
+    for one, two in zip(trace, replay, strict=True):
+        np.testing.assert_array_equal(one, two)
+    env.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*Box observation space")  # latents have no bounds
+@pytest.mark.parametrize("decoded", [False, True])
+def test_a_single_dream_passes_gymnasiums_own_checker(decoded: bool) -> None:
+    low, high = np.array([-1.0, 0, 0]), np.array([1.0, 1, 1])
+    lanes = DreamVectorEnv(dream(), 1, low, high, 20, ConvVAE(6), decoded)
+    check_env(DreamEnv(lanes), skip_render_check=True)
+
+
+def test_a_search_told_again_from_its_log_goes_on_as_if_never_stopped() -> None:
+    def score(candidates: np.ndarray) -> np.ndarray:
+        return -((candidates - 0.5) ** 2).sum(axis=1)
+
+    one = Search(30, 8, 0.1, seed=3)
+    log = []
+    for _ in range(12):
+        log.append(score(one.ask()))
+        one.tell(log[-1])
+    two = Search(30, 8, 0.1, seed=3)
+    for fitness in log:
+        two.ask()
+        two.tell(fitness)
+    np.testing.assert_array_equal(one.ask(), two.ask())
+    np.testing.assert_array_equal(one.mean, two.mean)
+    assert score(one.mean[None])[0] > score(np.zeros((1, 30)))[0]

@@ -1,0 +1,144 @@
+"""A trained agent on disk: V, M and C as safetensors, and how they fit together.
+
+The folder is self-contained: ``agent.json``, ``vae.safetensors``, ``rnn.safetensors`` (if C uses M)
+and ``controller.safetensors``. Every controller stage leaves one, and ``evaluate`` takes any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from worldmodels import weights
+from worldmodels.artifacts import read_json, write_json
+from worldmodels.errors import ArtifactError
+from worldmodels.models.controller import SQUASHINGS, controller_size
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.vae import ConvVAE
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What joins the parts of an agent.
+
+    Args:
+        use_hidden: C sees M's hidden state beside z.
+        sampled: z is drawn from its posterior, not its mean.
+        hidden_after: see `worldmodels.worlds.real.Perception`.
+        squash: names of the actions' squashings.
+        env_id: the environment it was trained for.
+    """
+
+    use_hidden: bool
+    sampled: bool
+    hidden_after: bool
+    squash: tuple[str, ...]
+    env_id: str
+
+
+@dataclass(frozen=True)
+class Agent:
+    """V, M and C with their wiring."""
+
+    vision: ConvVAE
+    memory: MDNRNN | None
+    parameters: np.ndarray  # (controller_size,) float32
+    wiring: Wiring
+
+
+def save_vision(path: Path, vision: ConvVAE) -> None:
+    """Write V with the sizes needed to build it again."""
+    sizes = {"latent_size": vision.latent_size, "kl_tolerance": vision.kl_tolerance}
+    weights.save(path, {"sizes": sizes, "module": vision.state_dict()})
+
+
+def load_vision(path: Path) -> ConvVAE:
+    """Read V; raises `ArtifactError` naming a file that is missing, damaged or something else."""
+    tree = weights.load(path)
+    return _build(path, ConvVAE, tree)
+
+
+def save_memory(path: Path, memory: MDNRNN) -> None:
+    """Write M with the sizes needed to build it again."""
+    names = ("latent_size", "action_size", "hidden_size", "mixtures")
+    sizes = {name: getattr(memory, name) for name in names}
+    weights.save(path, {"sizes": sizes, "module": memory.state_dict()})
+
+
+def load_memory(path: Path) -> MDNRNN:
+    """Read M; raises `ArtifactError` naming a file that is missing, damaged or something else."""
+    tree = weights.load(path)
+    return _build(path, MDNRNN, tree)
+
+
+def _build(path: Path, kind: Any, tree: dict[str, Any]) -> Any:
+    try:
+        module = kind(**tree["sizes"])
+        module.load_state_dict(tree["module"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        line = str(error).replace("\n", " ")
+        raise ArtifactError(f"{path} does not hold a {kind.__name__}: {line}") from None
+    return module.eval()
+
+
+def save_agent(
+    folder: Path, vision: ConvVAE, memory: MDNRNN | None, parameters: np.ndarray, wiring: Wiring
+) -> None:
+    """Write a self-contained agent."""
+    save_vision(folder / "vae.safetensors", vision)
+    if memory is not None:
+        save_memory(folder / "rnn.safetensors", memory)
+    tensor = torch.from_numpy(np.asarray(parameters, np.float32))
+    weights.save(folder / "controller.safetensors", {"parameters": tensor})
+    write_json(folder / "agent.json", asdict(wiring))
+
+
+def load_agent(folder: Path) -> Agent:
+    """Read an agent.
+
+    Raises:
+        ArtifactError: a part is missing or damaged, or the parts do not fit one another.
+    """
+    record = read_json(folder / "agent.json")
+    try:
+        wiring = Wiring(**(record | {"squash": tuple(record["squash"])}))
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"{folder / 'agent.json'} does not describe an agent: {error}"
+        ) from None
+    unknown = [name for name in wiring.squash if name not in SQUASHINGS]
+    if unknown:
+        raise ArtifactError(
+            f"{folder / 'agent.json'}: unknown squashing {unknown[0]!r}, known are"
+            f" {', '.join(SQUASHINGS)}"
+        )
+    vision = load_vision(folder / "vae.safetensors")
+    memory = load_memory(folder / "rnn.safetensors") if wiring.use_hidden else None
+    tree = weights.load(folder / "controller.safetensors")
+    parameters = tree["parameters"].numpy()
+    check_fit(folder, parameters.shape[-1], vision, memory, wiring)
+    return Agent(vision, memory, parameters, wiring)
+
+
+def check_fit(
+    where: Path, count: int, vision: ConvVAE, memory: MDNRNN | None, wiring: Wiring
+) -> None:
+    """Raise `ArtifactError` unless V, M and a controller of `count` parameters fit together."""
+    features = vision.latent_size
+    if memory is not None:
+        if memory.latent_size != vision.latent_size:
+            raise ArtifactError(
+                f"{where}: the RNN takes latents of {memory.latent_size}, the VAE gives"
+                f" {vision.latent_size}: train the RNN on this VAE"
+            )
+        features += memory.hidden_size
+    needed = controller_size(features, len(wiring.squash))
+    if count != needed:
+        raise ArtifactError(
+            f"{where}: the controller has {count} parameters, its world of {features} features and"
+            f" {len(wiring.squash)} actions needs {needed}: train it in this world"
+        )

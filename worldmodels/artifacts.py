@@ -1,0 +1,299 @@
+"""Run folders and what makes an artifact trustworthy: atomic files, fingerprints, manifests.
+
+A run is a folder ``data/<run>`` with one folder a stage. A stage *begins* by stating its
+configuration and the fingerprints of its inputs, and *finishes* by stating the fingerprint of what
+it made. Both are in ``manifest.json``, so that a later stage, or the same one started again, knows
+whether the artifact is complete, resumable, or made from something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldmodels.errors import ArtifactError
+
+PACKAGES = ("torch", "gymnasium", "envpool", "Box2D", "cma", "h5py", "numpy", "hydra-core")
+MANIFEST = "manifest.json"
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` that takes its place when the block ends well.
+
+    A killed process leaves either the old file or the new one. Raises `ArtifactError` when the
+    disk is full or not writable; the temporary file is removed then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ArtifactError(
+                f"disk full while writing {path}: free some space and run the same command again"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS):
+            raise ArtifactError(f"{path} cannot be written: {error.strerror}") from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, allow_nan=True) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; raises `ArtifactError` naming it when it is missing or damaged."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} is missing") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}): delete it and run its stage") from None
+
+
+class JsonLines:
+    """An append-only log of JSON records that survives being cut in the middle of a line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole records. A torn last line (the process was killed there) is cut off."""
+        if not self.path.exists():
+            return []
+        text = self.path.read_bytes()
+        whole = text[: text.rfind(b"\n") + 1]
+        if len(whole) < len(text):
+            with atomic_path(self.path) as temporary:
+                temporary.write_bytes(whole)
+        try:
+            return [json.loads(line) for line in whole.splitlines()]
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ArtifactError(
+                f"{self.path} is damaged ({error}): start its stage over with fresh=true"
+            ) from None
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Append one record and force it to disk."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ArtifactError(f"{self.path} cannot be written: {error.strerror}") from error
+
+
+def fingerprint_file(path: Path) -> str:
+    """Short SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def fingerprint_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    """Short SHA-256 over names, types, shapes and values, independent of the file format."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def provenance() -> dict[str, Any]:
+    """What made an artifact: package versions, git commit, machine."""
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    source = Path(__file__).parent
+    git = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(git, capture_output=True, text=True, timeout=10, check=False)
+        commit = done.stdout.strip() or None
+    except (OSError, subprocess.TimeoutExpired):
+        commit = None
+    return {
+        "python": platform.python_version(),
+        "versions": versions,
+        "commit": commit,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+@dataclass
+class StageFolder:
+    """A stage at work in its folder. Made by `Run.begin`."""
+
+    stage: str
+    path: Path
+    record: dict[str, Any]
+    complete: bool
+    started: float = field(default_factory=time.monotonic)
+
+    def finish(
+        self,
+        fingerprint: str,
+        throughput: Mapping[str, float] | None = None,
+        summary: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Mark the artifact complete.
+
+        Args:
+            fingerprint: of the content, so that equal artifacts have equal fingerprints.
+            throughput: rates of this process's work by unit, for example ``{"images/s": 1500.0}``.
+            summary: results worth reading without opening the artifact.
+        """
+        wall = self.record.get("wall_s", 0.0) + time.monotonic() - self.started
+        self.record |= {
+            "state": "complete",
+            "fingerprint": fingerprint,
+            "wall_s": round(wall, 3),
+            "throughput": dict(throughput or {}) or self.record.get("throughput", {}),
+            "summary": dict(summary or {}),
+        }
+        write_json(self.path / MANIFEST, self.record)
+        self.complete = True
+
+    def pause(self) -> None:
+        """Note the time spent so far, when the stage stops before its end."""
+        self.record["wall_s"] = round(
+            self.record.get("wall_s", 0.0) + time.monotonic() - self.started, 3
+        )
+        write_json(self.path / MANIFEST, self.record)
+
+
+class Run:
+    """The artifacts of one run.
+
+    Args:
+        root: ``data/<run>``.
+        base: a run whose finished artifacts serve where this one has none, so that a variant of
+            one stage need not repeat the stages before it.
+    """
+
+    def __init__(self, root: Path, base: Run | None = None) -> None:
+        self.root = root
+        self.base = base
+
+    def folder(self, stage: str) -> Path:
+        """Where this run's own artifact of `stage` lies or will lie."""
+        return self.root / stage
+
+    def locate(self, stage: str) -> Path:
+        """The folder of the finished artifact of `stage`, in this run or its base.
+
+        Raises `ArtifactError` when there is none.
+        """
+        folder = self.folder(stage)
+        if self._state(stage) == "complete":
+            return folder
+        if self._state(stage) is None and self.base is not None:
+            return self.base.locate(stage)
+        state = "is not finished" if self._state(stage) else "is missing"
+        raise ArtifactError(
+            f"{folder} {state}: first run python -m worldmodels stage={stage} run={self.root.name}"
+        )
+
+    def has(self, stage: str) -> bool:
+        """Whether a finished artifact of `stage` is at hand."""
+        try:
+            self.locate(stage)
+        except ArtifactError:
+            return False
+        return True
+
+    def manifest(self, stage: str) -> dict[str, Any]:
+        """The manifest of the finished artifact of `stage`; raises `ArtifactError` if none."""
+        record: dict[str, Any] = read_json(self.locate(stage) / MANIFEST)
+        return record
+
+    def fingerprint(self, stage: str) -> str:
+        """The fingerprint of the finished artifact of `stage`; raises `ArtifactError` if none."""
+        return str(self.manifest(stage)["fingerprint"])
+
+    def begin(
+        self,
+        stage: str,
+        config: Mapping[str, Any],
+        inputs: Mapping[str, str],
+        growable: tuple[str, ...] = (),
+        fresh: bool = False,
+    ) -> StageFolder:
+        """Open the folder of `stage` for work, or find that it is done.
+
+        Args:
+            config: flat ``key -> value`` of everything that determines the artifact's content.
+            inputs: ``stage -> fingerprint`` of what it is made from.
+            growable: keys that may be raised on an artifact that exists (more of the same).
+            fresh: delete what is there and start over.
+
+        Raises:
+            ArtifactError: the folder holds an artifact of another configuration or other inputs.
+        """
+        folder = self.folder(stage)
+        if fresh and folder.exists():
+            shutil.rmtree(folder)
+        config = json.loads(json.dumps(config))
+        record: dict[str, Any] = {
+            "stage": stage,
+            "state": "running",
+            "config": config,
+            "inputs": dict(inputs),
+            **provenance(),
+        }
+        complete = False
+        if (folder / MANIFEST).exists():
+            old = read_json(folder / MANIFEST)
+            self._refuse_other(stage, old, record, growable)
+            grown = any(old["config"].get(key) != config.get(key) for key in growable)
+            complete = old["state"] == "complete" and not grown
+            record = old if complete else record | {"wall_s": old.get("wall_s", 0.0)}
+        if not complete:
+            write_json(folder / MANIFEST, record)
+        return StageFolder(stage, folder, record, complete)
+
+    def _state(self, stage: str) -> str | None:
+        path = self.folder(stage) / MANIFEST
+        return str(read_json(path)["state"]) if path.exists() else None
+
+    def _refuse_other(
+        self, stage: str, old: dict[str, Any], new: dict[str, Any], growable: tuple[str, ...]
+    ) -> None:
+        folder = self.folder(stage)
+        mend = "choose another run=<name>, or make it again with fresh=true"
+        for name in sorted(set(old["inputs"]) | set(new["inputs"])):
+            before, now = old["inputs"].get(name), new["inputs"].get(name)
+            if before != now:
+                raise ArtifactError(
+                    f"{folder} was made from another {name} ({before}, now {now}): {mend}"
+                )
+        for key in sorted(set(old["config"]) | set(new["config"])):
+            before, now = old["config"].get(key), new["config"].get(key)
+            if before != now and not (key in growable and now > before):
+                raise ArtifactError(f"{folder} was made with {key}={before}, now {now}: {mend}")

@@ -1,0 +1,284 @@
+"""The schema of ``conf/``: every key, its type and what it means.
+
+Hydra composes the YAML files over these dataclasses, so a mistyped key or a value of the wrong
+type is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+
+class Stage(Enum):
+    """What one command does."""
+
+    rollouts = "rollouts"
+    vae = "vae"
+    rnn = "rnn"
+    controller = "controller"
+    evaluate = "evaluate"
+    report = "report"
+    inspect = "inspect"
+    all = "all"
+    iterate = "iterate"
+
+
+class Device(Enum):
+    """Where the models run."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Display(Enum):
+    """How an engine that draws to a screen gets one."""
+
+    auto = "auto"
+    xvfb = "xvfb"
+    forward = "forward"
+    none = "none"
+
+
+class Engine(Enum):
+    """Which simulator steps the environment."""
+
+    auto = "auto"
+    gymnasium = "gymnasium"
+    envpool = "envpool"
+
+
+class ActionSource(Enum):
+    """Who drives while data is collected."""
+
+    brownian = "brownian"
+    uniform = "uniform"
+    sticky_brownian = "sticky_brownian"
+    sticky_uniform = "sticky_uniform"
+    controller = "controller"
+
+
+class OnCorrupt(Enum):
+    """What to do about a damaged shard."""
+
+    refuse = "refuse"
+    skip = "skip"
+
+
+class WorldKind(Enum):
+    """Where the controller is trained."""
+
+    real = "real"
+    dream = "dream"
+
+
+class Features(Enum):
+    """What the controller sees: the latent alone, or with the RNN's hidden state."""
+
+    z = "z"
+    zh = "zh"
+
+
+class LatentChoice(Enum):
+    """Whether z is drawn from the posterior or is its mean."""
+
+    sampled = "sampled"
+    mean = "mean"
+
+
+class HiddenChoice(Enum):
+    """Which hidden state goes with z_t: h_t, which has seen z_{t-1}, or one that has seen z_t."""
+
+    before = "before"
+    after = "after"
+
+
+class Precision(Enum):
+    """Arithmetic of the networks; auto is bfloat16 where the hardware has it."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class LoggerName(Enum):
+    """Where metrics go beside the CSV file."""
+
+    csv = "csv"
+    tensorboard = "tensorboard"
+    wandb = "wandb"
+
+
+@dataclass
+class EnvConfig:
+    """The environment and how its frames and actions are shaped."""
+
+    id: str = "CarRacing-v3"
+    engine: Engine = Engine.auto
+    max_steps: int = 1000  # time limit of an episode
+    crop_rows: int | None = 84  # rows kept from the top: the instrument bar is below
+    size: int = 64  # side of the square frames that the models see
+    lanes: int = 16  # episodes in one batch; changing it changes rounding, not meaning
+    needs_display: bool = False
+    squash: list[str] = field(default_factory=lambda: ["tanh", "half_tanh", "clipped_tanh"])
+    kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
+
+
+@dataclass
+class RolloutsConfig:
+    """Recorded episodes."""
+
+    episodes: int = 10_000
+    max_steps: int = 1000  # an episode's share of steps; shorter sees more tracks for the same cost
+    policy: ActionSource = ActionSource.brownian
+    noise: float = 0.0  # standard deviation added to a controller's squashed actions
+    on_corrupt: OnCorrupt = OnCorrupt.refuse
+
+
+@dataclass
+class VAEConfig:
+    """V, the vision model (paper, appendix A.1)."""
+
+    latent_size: int = 32
+    epochs: int = 10
+    batch_size: int = 100
+    learning_rate: float = 1e-4
+    kl_tolerance: float = 0.5  # free nats per latent dimension, applied to their sum
+    validation_fraction: float = 0.05
+
+
+@dataclass
+class RNNConfig:
+    """M, the memory (paper, appendix A.2)."""
+
+    hidden_size: int = 256
+    mixtures: int = 5
+    epochs: int = 40
+    batch_size: int = 100  # episodes side by side
+    sequence_length: int = 0  # steps of back-propagation; 0 is whole episodes
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-3  # reached by exponential decay; equal is constant
+    gradient_clip: float = 1.0  # elementwise, as the paper's code clips
+    reward_weight: float = 0.1
+    termination_weight: float = 1.0
+    validation_fraction: float = 0.05
+    baselines: bool = True  # train a single-Gaussian head for the table of likelihoods
+
+
+@dataclass
+class ControllerConfig:
+    """C, a linear policy evolved by CMA-ES (paper, appendix A.3)."""
+
+    world: WorldKind = WorldKind.real
+    population: int = 64
+    episodes: int = 16  # for each candidate and generation
+    generations: int = 1800
+    sigma: float = 0.1
+    max_steps: int = 1000
+    features: Features = Features.zh
+    latent: LatentChoice = LatentChoice.sampled
+    hidden: HiddenChoice = HiddenChoice.before
+    temperature: float = 1.0  # of the dream
+    dream_lanes: int = 1024  # dreams in one batch
+    select_every: int = 25  # generations between two evaluations on the selection seeds
+    select_episodes: int = 64
+
+
+@dataclass
+class EvaluateConfig:
+    """The judge: Gymnasium's own environment, on seeds that anyone can repeat."""
+
+    episodes: int = 100
+    first_seed: int = 0
+    video: bool = True
+
+
+@dataclass
+class IterateConfig:
+    """The loop of the paper's section 5."""
+
+    rounds: int = 2
+    noise: float = 0.1  # on the actions of the controller that collects from round two on
+
+
+@dataclass
+class TrainerConfig:
+    """How networks are trained; none of it but the precision changes what is learned."""
+
+    precision: Precision = Precision.auto
+    checkpoint_seconds: float = 30.0
+    log_every: int = 20  # steps
+
+
+@dataclass
+class WorkersConfig:
+    """Processes that play episodes. Their number never changes a result."""
+
+    processes: int | None = None  # null: one a core; 0: in this process
+    timeout: float = 120.0  # seconds without a sign of life after which a worker is replaced
+
+
+@dataclass
+class LoggerConfig:
+    """Metrics beyond the CSV file."""
+
+    name: LoggerName = LoggerName.csv
+    project: str = "worldmodels"
+    mode: str = "offline"  # of W&B: offline needs no account
+
+
+@dataclass
+class Config:
+    """One command."""
+
+    stage: Stage = Stage.all
+    run: str = "carracing"
+    base: str | None = None  # a run whose artifacts serve where this one has none
+    data: str = "data"  # the folder of all runs
+    seed: int = 1
+    device: Device = Device.auto
+    display: Display = Display.auto
+    model: str | None = None  # folder of a trained agent for evaluate
+    fresh: bool = False  # delete what the stage made before
+    debug: bool = False  # show tracebacks
+    env: EnvConfig = field(default_factory=EnvConfig)
+    rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
+    vae: VAEConfig = field(default_factory=VAEConfig)
+    rnn: RNNConfig = field(default_factory=RNNConfig)
+    controller: ControllerConfig = field(default_factory=ControllerConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    iterate: IterateConfig = field(default_factory=IterateConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    workers: WorkersConfig = field(default_factory=WorkersConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+
+
+def register() -> None:
+    """Make the schema known to Hydra as ``schema``."""
+    ConfigStore.instance().store(name="schema", node=Config)
+
+
+def flat(**groups: Any) -> dict[str, Any]:
+    """Flatten configuration groups (or plain values) to ``{"vae.latent_size": 32, ...}``."""
+    pairs: dict[str, Any] = {}
+    for name, group in groups.items():
+        if hasattr(group, "__dataclass_fields__"):
+            pairs |= {f"{name}.{key}": plain(value) for key, value in asdict(group).items()}
+        else:
+            pairs[name] = plain(group)
+    return pairs
+
+
+def plain(value: Any) -> Any:
+    """Replace enums in `value` by their names, so that it can be written as JSON."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,1 @@
+"""Recorded and encoded episodes on disk, and the batches made of them."""

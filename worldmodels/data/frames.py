@@ -1,0 +1,93 @@
+"""Shuffled mini-batches of frames, streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from worldmodels.data.episodes import FRAMES_A_CHUNK, EpisodeSet
+
+RUNS_A_POOL = 256
+
+
+class FrameBatches:
+    """Every frame of some episodes once an epoch, in batches.
+
+    Shuffling reads runs of `FRAMES_A_CHUNK` consecutive frames in random order, mixes
+    `RUNS_A_POOL` of them in a pool and cuts batches from it: reading costs a sixteenth of what
+    single frames would, and memory is that of two pools (100 MB at 64x64) however large the data.
+
+    The order is a function of (seed, epoch), so that a run resumes at any batch.
+
+    Args:
+        episodes: the data set.
+        indices: numbers of the episodes to use.
+        batch_size: frames.
+        seed: of the order.
+        shuffle: else in order; then the last batch may be smaller, and is left out otherwise.
+    """
+
+    def __init__(
+        self,
+        episodes: EpisodeSet,
+        indices: np.ndarray,
+        batch_size: int,
+        seed: int,
+        shuffle: bool,
+    ) -> None:
+        self._episodes, self._batch_size = episodes, batch_size
+        self._seed, self._shuffle = seed, shuffle
+        self._runs = np.array(
+            [
+                (index, start, min(start + FRAMES_A_CHUNK, episodes.lengths[index] + 1))
+                for index in np.asarray(indices)
+                for start in range(0, int(episodes.lengths[index]) + 1, FRAMES_A_CHUNK)
+            ],
+            np.int64,
+        )  # (runs, 3): episode, first frame, frame after the last
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        frames = int((self._runs[:, 2] - self._runs[:, 1]).sum())
+        if self._shuffle and frames >= self._batch_size:
+            return frames // self._batch_size
+        return -(-frames // self._batch_size)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[np.ndarray]:
+        """Batches (batch, H, W, 3) uint8 of epoch `number`, from batch `start` on."""
+        rng = np.random.default_rng([self._seed, number])
+        runs = rng.permutation(self._runs) if self._shuffle else self._runs
+        rest: np.ndarray | None = None  # what the pool before left over
+        emitted = 0
+        for pool_start in range(0, len(runs), RUNS_A_POOL):
+            part = runs[pool_start : pool_start + RUNS_A_POOL]
+            count = int((part[:, 2] - part[:, 1]).sum())
+            order = rng.permutation(count) if self._shuffle else np.arange(count)
+            left = 0 if rest is None else len(rest)
+            whole, over = divmod(left + count, self._batch_size)
+            if emitted + whole <= start and over <= count:
+                # All of these batches were seen before: read only what the pool leaves over.
+                rest, emitted = self._read(part, order[count - over :]), emitted + whole
+                continue
+            pool = self._read(part, order)
+            if rest is not None:
+                pool = np.concatenate([rest, pool])
+            for offset in range(0, whole * self._batch_size, self._batch_size):
+                if emitted >= start:
+                    yield pool[offset : offset + self._batch_size]
+                emitted += 1
+            rest = pool[whole * self._batch_size :]
+        if rest is not None and len(rest) and start <= emitted < len(self):
+            yield rest
+
+    def _read(self, runs: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """The frames of `runs` in `order`, numbers into their concatenation."""
+        offsets = np.concatenate([[0], np.cumsum(runs[:, 2] - runs[:, 1])])
+        wanted = np.zeros(int(offsets[-1]), bool)
+        wanted[order] = True
+        frames = np.empty((int(offsets[-1]), *self._episodes.frame_shape), np.uint8)
+        for run, begin, end in zip(runs, offsets[:-1], offsets[1:], strict=True):
+            if wanted[begin:end].any():
+                frames[begin:end] = self._episodes.frames(*(int(number) for number in run))
+        return frames[order]

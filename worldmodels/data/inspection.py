@@ -1,0 +1,48 @@
+"""What is in a data set: numbers for a table, and frames for a look."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from worldmodels.data.episodes import EpisodeSet
+
+
+def describe(episodes: EpisodeSet) -> list[tuple[str, str]]:
+    """Names and values of what a user asks first of a data set."""
+    returns = episodes.returns()
+    lengths = episodes.lengths
+    on_disk = sum(shard.path.stat().st_size for shard in episodes.shards)
+    frames = sum(shard.frame_bytes for shard in episodes.shards)
+    ends = [shard.count_ends() for shard in episodes.shards]
+    terminated, truncated = (sum(counts) for counts in zip(*ends, strict=True))
+    attrs = episodes.shards[0].attrs
+    return [
+        ("environment", f"{attrs.get('env', '?')} ({attrs.get('engine', '?')})"),
+        ("policy", str(attrs.get("policy", "?"))),
+        ("episodes", f"{episodes.num_episodes:,} in {len(episodes.shards)} shards"),
+        ("frames", f"{episodes.num_frames:,}"),
+        ("steps", f"{int(lengths.sum()):,}"),
+        ("episode length", f"{lengths.mean():.1f} ({lengths.min()} to {lengths.max()})"),
+        ("return", f"{returns.mean():.1f} ({returns.min():.1f} to {returns.max():.1f})"),
+        ("ended", f"{terminated} terminated, {truncated} truncated"),
+        ("size on disk", f"{on_disk / 2**20:.1f} MiB"),
+        ("compression", f"{frames / on_disk:.2f} to 1 ({attrs.get('codec', '?')})"),
+        ("fingerprint", episodes.fingerprint),
+        *[("left out (damaged)", str(path)) for path in episodes.skipped],
+    ]
+
+
+def contact_sheet(episodes: EpisodeSet, rows: int = 6, columns: int = 12) -> np.ndarray:
+    """A picture of `rows` episodes spread over the set, each a row of frames from start to end.
+
+    Returns:
+        uint8 (rows * (H + 2), columns * (W + 2), 3).
+    """
+    chosen = np.linspace(0, episodes.num_episodes - 1, min(rows, episodes.num_episodes))
+    strips = []
+    for index in chosen.round().astype(int):
+        frames = episodes.episode(int(index)).frames
+        picked = frames[np.linspace(0, len(frames) - 1, columns).round().astype(int)]
+        bordered = np.pad(picked, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=255)
+        strips.append(np.concatenate(list(bordered), axis=1))
+    return np.concatenate(strips, axis=0)

@@ -1,0 +1,104 @@
+"""Windows of encoded episodes for stateful truncated back-propagation through time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from worldmodels.data.latents import LatentSet
+
+
+class SequenceBatch(NamedTuple):
+    """B rows of L steps; padding is zeros. The timeline is drawn in ``episodes.py``."""
+
+    mean: np.ndarray  # (B, L + 1, Z) float32
+    logvar: np.ndarray  # (B, L + 1, Z) float32
+    actions: np.ndarray  # (B, L, A) float32
+    rewards: np.ndarray  # (B, L) float32
+    terminated: np.ndarray  # (B, L) float32
+    mask: np.ndarray  # (B, L) bool, True where the transition is real
+    starts: np.ndarray  # (B,) bool, True where the row begins an episode
+
+
+class SequenceBatches:
+    """Every transition of some episodes once an epoch.
+
+    A row walks through an episode window after window and then takes the next: window k of an
+    episode is followed, in the same row of the next batch, by window k + 1, so that the hidden
+    state can be carried. A window lies within one episode. The order is a function of
+    (seed, epoch), so that a run resumes at any batch.
+
+    Args:
+        latents: the encoded episodes.
+        indices: numbers of the episodes to use.
+        batch_size: rows B.
+        length: steps L of a window; 0 is the longest episode, hence whole episodes.
+        seed: of the order.
+        shuffle: else in order.
+    """
+
+    def __init__(
+        self,
+        latents: LatentSet,
+        indices: np.ndarray,
+        batch_size: int,
+        length: int,
+        seed: int,
+        shuffle: bool,
+    ) -> None:
+        self._latents, self._indices = latents, np.asarray(indices)
+        self._rows = min(batch_size, len(self._indices))
+        self._length = length or int(latents.lengths[self._indices].max())
+        self._seed, self._shuffle = seed, shuffle
+
+    def steps(self, number: int) -> int:
+        """Batches of epoch `number`."""
+        return max(len(row) for row in self._plan(number))
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[SequenceBatch]:
+        """The batches of epoch `number`, from batch `start` on."""
+        plan = self._plan(number)
+        for step in range(start, max(len(row) for row in plan)):
+            batch = self._blank()
+            for row, windows in enumerate(plan):
+                if step < len(windows):
+                    self._fill(batch, row, *windows[step])
+            yield batch
+
+    def _plan(self, number: int) -> list[list[tuple[int, int]]]:
+        """For each row its windows (episode, first step), the next episode to the row free first."""
+        order = self._indices
+        if self._shuffle:
+            order = np.random.default_rng([self._seed, number]).permutation(order)
+        rows: list[list[tuple[int, int]]] = [[] for _ in range(self._rows)]
+        for index in order:
+            row = min(rows, key=len)
+            steps = int(self._latents.lengths[index])
+            row += [(int(index), start) for start in range(0, steps, self._length)]
+        return rows
+
+    def _blank(self) -> SequenceBatch:
+        rows, length, latents = self._rows, self._length, self._latents
+        return SequenceBatch(
+            mean=np.zeros((rows, length + 1, latents.latent_size), np.float32),
+            logvar=np.zeros((rows, length + 1, latents.latent_size), np.float32),
+            actions=np.zeros((rows, length, latents.action_size), np.float32),
+            rewards=np.zeros((rows, length), np.float32),
+            terminated=np.zeros((rows, length), np.float32),
+            mask=np.zeros((rows, length), bool),
+            starts=np.ones(rows, bool),
+        )
+
+    def _fill(self, batch: SequenceBatch, row: int, index: int, start: int) -> None:
+        stop = min(start + self._length, int(self._latents.lengths[index]))
+        window = self._latents.read(index, start, stop)
+        count = stop - start
+        batch.mean[row, : count + 1] = window.mean
+        batch.logvar[row, : count + 1] = window.logvar
+        batch.actions[row, :count] = window.actions
+        batch.rewards[row, :count] = window.rewards
+        batch.terminated[row, :count] = window.terminated
+        batch.mask[row, :count] = True
+        batch.starts[row] = start == 0

@@ -1,0 +1,1 @@
+"""Real environments as lanes of a vector environment: engines, pixels, displays, random actions."""

@@ -1,0 +1,149 @@
+"""Random actions to collect the first episodes with, before any controller exists."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldmodels.envs.lanes import Actions
+from worldmodels.errors import ConfigError
+
+_BLOCK = 256
+"""Steps whose random numbers are drawn at once, so that a generator is called rarely."""
+
+_STREAM = 1
+"""Spawn key that keeps an episode's actions independent of the environment's own generator,
+which is seeded with the same number."""
+
+_WALK_STEP = np.sqrt(1 / 50)
+"""Standard deviation of a Brownian step: one second is 50 frames (as in ctallec/world-models)."""
+
+_LONGEST_HOLD = 10
+"""A sticky action is held for 1 to 10 steps, as in the paper's Doom recipe."""
+
+
+class ActionPolicy(Protocol):
+    """Chooses an action for each lane without looking."""
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Start an episode in each of ``len(seeds)`` lanes; an episode's actions depend on its
+        seed alone."""
+
+    def act(self) -> Actions:
+        """Return the next actions ``(N, A)``, inside the box."""
+
+    def keep(self, mask: NDArray[np.bool_]) -> None:
+        """Drop the lanes where ``mask (N,)`` is False."""
+
+
+class _RandomPolicy(ABC):
+    """Proposes an action at every step and takes it whenever the last one's hold is over."""
+
+    def __init__(self, low: NDArray[Any], high: NDArray[Any], longest_hold: int) -> None:
+        self._low = low  # (A,)
+        self._high = high  # (A,)
+        self._longest_hold = longest_hold
+        self._noise: NDArray[Any]  # (N, block, A)
+        self._holds: NDArray[np.int64]  # (N, block)
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        self._generators = [
+            np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=(_STREAM,)))
+            for seed in seeds
+        ]
+        size = self._low.shape
+        self._actions = np.array(
+            [generator.uniform(self._low, self._high) for generator in self._generators]
+        ).reshape(len(seeds), *size)  # (N, A)
+        self._remaining = np.zeros(len(seeds), dtype=np.int64)  # (N,) steps left of the hold
+        self._step = 0
+
+    def act(self) -> Actions:
+        column = self._step % _BLOCK
+        if column == 0:
+            self._draw_block()
+        free = self._remaining == 0  # (N,)
+        if self._step > 0:
+            proposed = self._propose(self._noise[:, column])
+            self._actions = np.where(free[:, None], proposed, self._actions)
+        self._remaining = np.where(free, self._holds[:, column], self._remaining) - 1
+        self._step += 1
+        return self._actions.astype(np.float32)
+
+    def keep(self, mask: NDArray[np.bool_]) -> None:
+        self._generators = [g for g, kept in zip(self._generators, mask, strict=True) if kept]
+        self._actions = self._actions[mask]
+        self._remaining = self._remaining[mask]
+        if self._step > 0:
+            self._noise = self._noise[mask]
+            self._holds = self._holds[mask]
+
+    def _draw_block(self) -> None:
+        lanes, size = self._actions.shape
+        self._noise = np.empty((lanes, _BLOCK, size))
+        self._holds = np.empty((lanes, _BLOCK), dtype=np.int64)
+        for lane, generator in enumerate(self._generators):
+            self._noise[lane] = self._draw(generator, (_BLOCK, size))
+            self._holds[lane] = generator.integers(1, self._longest_hold + 1, _BLOCK)
+
+    @abstractmethod
+    def _draw(self, generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
+        """Return the noise of one lane's next steps."""
+
+    @abstractmethod
+    def _propose(self, noise: NDArray[Any]) -> NDArray[Any]:
+        """Turn one step's noise ``(N, A)`` into actions ``(N, A)``."""
+
+
+class _Uniform(_RandomPolicy):
+    """Actions uniform in the box, independent of each other."""
+
+    def _draw(self, generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
+        return generator.uniform(self._low, self._high, shape)
+
+    def _propose(self, noise: NDArray[Any]) -> NDArray[Any]:
+        return noise
+
+
+class _Brownian(_RandomPolicy):
+    """A random walk from a uniform start, clipped to the box."""
+
+    def _draw(self, generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
+        return generator.normal(0.0, _WALK_STEP, shape)
+
+    def _propose(self, noise: NDArray[Any]) -> NDArray[Any]:
+        walked: NDArray[Any] = np.clip(self._actions + noise, self._low, self._high)
+        return walked
+
+
+_POLICIES: dict[str, tuple[type[_RandomPolicy], int]] = {
+    "brownian": (_Brownian, 1),
+    "uniform": (_Uniform, 1),
+    "sticky_brownian": (_Brownian, _LONGEST_HOLD),
+    "sticky_uniform": (_Uniform, _LONGEST_HOLD),
+}
+
+
+def make_action_policy(name: str, low: NDArray[Any], high: NDArray[Any]) -> ActionPolicy:
+    """Return a policy of random actions in the box from ``low (A,)`` to ``high (A,)``.
+
+    - "brownian": a_0 uniform in the box, then steps of N(0, 1/50), clipped to the box (the default
+      of ctallec/world-models).
+    - "uniform": each action uniform in the box.
+    - "sticky_brownian", "sticky_uniform": the same, but each action is held for a number of steps
+      uniform on 1..10, as in the Doom recipe of hardmaru/WorldModelsExperiments.
+
+    Raises:
+        ConfigError: no such policy, or a box without finite bounds.
+    """
+    if name not in _POLICIES:
+        raise ConfigError(f"action policy {name}: choose one of {', '.join(_POLICIES)}")
+    low, high = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise ConfigError("the action box is unbounded: random actions need finite bounds")
+    policy, longest_hold = _POLICIES[name]
+    return policy(low, high, longest_hold)

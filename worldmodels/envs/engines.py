@@ -1,0 +1,125 @@
+"""The one factory of real environments: which engine simulates, how long, and what is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import VectorEnv
+
+from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
+from worldmodels.envs.gymnasium_engine import GymnasiumLanes
+from worldmodels.envs.observation import PixelObservation
+from worldmodels.errors import ConfigError
+
+ENGINES = ("auto", "gymnasium", "envpool")
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """A real environment as it is configured.
+
+    Args:
+        id: name of the environment in its engine's registry.
+        engine: "gymnasium"; "envpool" (several times faster, its own pictures and tracks);
+            or "auto", see `resolve_engine`.
+        max_steps: time limit of an episode in steps; reaching it is truncation.
+        crop_rows: rows of the picture to keep from the top; None keeps all.
+        size: side of the square frames in pixels.
+        kwargs: further arguments of the engine's own `make`.
+
+    Raises:
+        ConfigError: an engine that does not exist, or a number below 1.
+    """
+
+    id: str = "CarRacing-v3"
+    engine: str = "auto"
+    max_steps: int = 1000
+    crop_rows: int | None = 84
+    size: int = 64
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise ConfigError(f"env.engine={self.engine}: choose one of {', '.join(ENGINES)}")
+        for key in ("max_steps", "crop_rows", "size"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ConfigError(f"env.{key}={value}: choose 1 or more")
+
+
+def resolve_engine(spec: EnvSpec) -> str:
+    """Return the engine that `make_lanes` will use: "gymnasium" or "envpool".
+
+    "auto" is EnvPool where it is installed and has the environment, else Gymnasium; it is also
+    Gymnasium where `spec.kwargs` are given, for these are names of `gymnasium.make`.
+
+    Raises:
+        ConfigError: EnvPool is asked for by name and cannot be had.
+    """
+    if spec.engine == "gymnasium" or (spec.engine == "auto" and spec.kwargs):
+        return "gymnasium"
+    if envpool_has(spec.id):
+        return "envpool"
+    if spec.engine == "envpool":
+        raise ConfigError(
+            f"env.engine=envpool: EnvPool is not installed or has no {spec.id}: "
+            "pip install 'worldmodels[envpool]', or use env.engine=gymnasium"
+        )
+    return "gymnasium"
+
+
+def make_lanes(spec: EnvSpec, lanes: int, processes: int = 1) -> VectorEnv[Any, Any, Any]:
+    """Open N lanes of an environment that run in lockstep and never restart by themselves.
+
+    Whatever the engine:
+
+    - `reset(seed=[s_0, ..., s_N-1])` starts in lane i the episode of seed s_i, the same whichever
+      lane it is, how many there are and what ran before. Seeds are in 0..2**31 - 1.
+    - `step(actions)` takes finite ``(N, A)`` and returns frames ``(N, size, size, 3)`` uint8,
+      rewards ``(N,)`` float64, terminated and truncated ``(N,)`` bool, and infos. Only the time
+      limit of `spec.max_steps` truncates.
+    - A lane that has ended is frozen until the next reset: it costs no simulation and returns its
+      last frame, reward 0 and the flags it ended with.
+    - `close()` may be called again, and leaves no process.
+
+    CarRacing (Gymnasium 1.4) terminates when a lap is complete and, with reward -100, when the
+    car leaves the playfield.
+
+    Args:
+        spec: the environment.
+        lanes: number of lanes N.
+        processes: how many of this machine's cores to simulate on. 1 keeps everything in this
+            process; more are EnvPool's threads, or Gymnasium's processes (one for each lane).
+
+    Raises:
+        ConfigError: the environment cannot be made, or shows no pictures, or takes no vectors.
+    """
+    for name, number in (("lanes", lanes), ("processes", processes)):
+        if number < 1:
+            raise ConfigError(f"{name}={number}: choose 1 or more")
+    engine = EnvPoolLanes if resolve_engine(spec) == "envpool" else GymnasiumLanes
+    env = engine(spec.id, lanes, processes, spec.max_steps, spec.kwargs)
+    try:
+        _refuse_other_actions(spec.id, env)
+        return PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
+    except ConfigError:
+        env.close()
+        raise
+
+
+def _refuse_other_actions(env_id: str, env: VectorEnv[Any, Any, Any]) -> None:
+    space = env.single_action_space
+    if not (
+        isinstance(space, Box)
+        and len(space.shape) == 1
+        and np.issubdtype(space.dtype, np.floating)
+        and space.is_bounded()
+    ):
+        raise ConfigError(
+            f"env.id={env_id}: actions are {space}, not bounded vectors: "
+            "choose an environment with continuous actions"
+        )

@@ -1,0 +1,173 @@
+"""Lanes simulated by Gymnasium, one after another in this process or each in its own.
+
+Imports neither torch nor the rest of the project's models: each lane's process starts from here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
+from numpy.typing import NDArray
+
+from worldmodels.envs.lanes import Actions, LaneStep, Observations, check_actions, check_seeds
+from worldmodels.errors import ConfigError, WorkerError
+
+_TERMINATED = "lane_terminated"
+_TRUNCATED = "lane_truncated"
+
+
+class _Lane(gymnasium.Wrapper[Observations, Any, Observations, Any]):
+    """One episode, frozen where it ends until the next reset.
+
+    With autoreset disabled, Gymnasium's vector environments assert that no ended lane is stepped,
+    but lanes that run in lockstep end at different times. So the flags that they see stay False,
+    and the real ones travel in `info` to `GymnasiumLanes`, which puts them back.
+    """
+
+    def __init__(self, env: gymnasium.Env[Observations, Any]) -> None:
+        super().__init__(env)
+        self._terminated = False
+        self._truncated = False
+        self._last_observation: Observations
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observations, dict[str, Any]]:
+        self._last_observation, info = self.env.reset(seed=seed, options=options)
+        self._terminated = self._truncated = False
+        return self._last_observation, info
+
+    def step(self, action: Any) -> tuple[Observations, float, bool, bool, dict[str, Any]]:
+        reward = 0.0
+        info: dict[str, Any] = {}
+        if not (self._terminated or self._truncated):
+            observation, step_reward, terminated, truncated, info = self.env.step(action)
+            self._last_observation, reward = observation, float(step_reward)
+            self._terminated, self._truncated = bool(terminated), bool(truncated)
+        flags = {_TERMINATED: self._terminated, _TRUNCATED: self._truncated}
+        return self._last_observation, reward, False, False, {**info, **flags}
+
+
+class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions, NDArray[Any]]):
+    """N lanes of a Gymnasium environment, in lockstep, without autoreset.
+
+    `reset(seed=[...])` gives lane i bitwise the episode of ``gymnasium.make(id).reset(seed=s_i)``,
+    and ``options={"reset_mask": (N,) bool}`` resets only these lanes. An ended lane is frozen:
+    stepping it simulates nothing and returns its last observation, reward 0 and its flags.
+
+    Args:
+        env_id: a registered Gymnasium id.
+        lanes: number of lanes N.
+        processes: 1 simulates all lanes here; more start one process for each lane, of which at
+            most so many compute at a time.
+        max_steps: time limit; the step that reaches it is truncated.
+        kwargs: further arguments of `gymnasium.make`.
+
+    Raises:
+        ConfigError: Gymnasium cannot make this environment.
+        WorkerError: a lane's process died; also raised by `reset` and `step`.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        lanes: int,
+        processes: int,
+        max_steps: int,
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        make_lane = partial(_make_lane, env_id, max_steps, dict(kwargs), os.getpid())
+        try:
+            super().__init__(
+                SyncVectorEnv([make_lane] * lanes, autoreset_mode=AutoresetMode.DISABLED)
+                if processes == 1
+                else AsyncVectorEnv(
+                    [make_lane] * lanes,
+                    # Forked children would inherit torch's and the display's state half alive.
+                    context="spawn",
+                    autoreset_mode=AutoresetMode.DISABLED,
+                    max_concurrency=processes,
+                )
+            )
+        except (gymnasium.error.Error, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"env.id={env_id}: gymnasium cannot make it ({reason}): check env.id and env.kwargs"
+            ) from error
+        except (EOFError, ConnectionError) as error:
+            raise WorkerError(
+                f"env.id={env_id}: a lane's process died as it started (out of memory, or a script "
+                'without `if __name__ == "__main__":`?): use fewer lanes, or one process'
+            ) from error
+        # An exit without `close` must kill them, for they ignore the SIGTERM that Python ends
+        # its children with.
+        self._kill = partial(_kill, getattr(self.env, "processes", []))
+        atexit.register(self._kill)
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observations, dict[str, Any]]:
+        """Start the episodes of these seeds, one for each lane."""
+        seeds: Any = check_seeds(seed, self.num_envs)  # VectorWrapper's hint forgets the list
+        with self._naming_dead_lanes():
+            # A copy, because Gymnasium takes the mask out of the dictionary.
+            return self.env.reset(seed=seeds, options=None if options is None else {**options})
+
+    def step(self, actions: Actions) -> LaneStep:
+        """Step the lanes that have not ended; ``actions (N, A)``."""
+        actions = check_actions(actions, self.action_space.shape or ())
+        with self._naming_dead_lanes():
+            observations, rewards, _, _, infos = self.env.step(actions)
+        flags = {name: infos.pop(name) for name in (_TERMINATED, _TRUNCATED)}
+        for name in flags:
+            del infos[f"_{name}"]  # Gymnasium's mask of the lanes that sent it: all of them
+        return observations, rewards, flags[_TERMINATED], flags[_TRUNCATED], infos
+
+    def close(self, **kwargs: Any) -> None:
+        """End the lanes and their processes; may be called again."""
+        super().close(**kwargs)
+        atexit.unregister(self._kill)
+
+    @contextmanager
+    def _naming_dead_lanes(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, ConnectionError) as error:
+            assert isinstance(self.env, AsyncVectorEnv)  # only these have pipes
+            ended = wait([process.sentinel for process in self.env.processes], timeout=1.0)
+            dead = [lane for lane, p in enumerate(self.env.processes) if p.sentinel in ended]
+            # Gymnasium would wait for answers that never come, also when it closes.
+            self._kill()
+            self.closed = True
+            raise WorkerError(
+                f"lanes {dead}: their processes died (out of memory?): "
+                "use fewer lanes, or one process"
+            ) from error
+
+
+def _make_lane(env_id: str, max_steps: int, kwargs: dict[str, Any], parent: int) -> _Lane:
+    if os.getpid() != parent:
+        # Ctrl-C and a scheduler's SIGTERM reach every process at once, but only the parent knows
+        # how to stop: it finishes the step it is in. Should it die, the pipe to it ends the lane.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    env: gymnasium.Env[Observations, Any] = gymnasium.make(
+        env_id, max_episode_steps=max_steps, disable_env_checker=True, **kwargs
+    )
+    return _Lane(env)
+
+
+def _kill(processes: Sequence[BaseProcess]) -> None:
+    for process in processes:
+        process.kill()
+        process.join()

@@ -1,0 +1,74 @@
+"""What every engine asks of the seeds and actions it is given, and the types that lanes share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldmodels.errors import WorldModelsError
+
+Observations = NDArray[Any]
+Actions = NDArray[np.float32]
+LaneStep = tuple[Observations, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]
+"""``observations (N, ...), rewards (N,) float64, terminated (N,) bool, truncated (N,) bool,
+infos`` as `gymnasium.vector.VectorEnv.step` returns them."""
+
+_MAX_SEED = 2**31 - 1
+"""The largest seed that every engine takes (EnvPool's are int32)."""
+
+
+def check_seeds(seed: int | Sequence[int] | None, lanes: int) -> list[int]:
+    """Return one seed for each lane, as plain integers.
+
+    Args:
+        seed: one seed for each lane; or the first of consecutive ones, or None for unpredictable
+            ones, as Gymnasium defines it.
+        lanes: number of lanes N.
+
+    Raises:
+        WorldModelsError: not N seeds, or one that is negative or above 2**31 - 1.
+    """
+    if seed is None:
+        return [int(word) & _MAX_SEED for word in np.random.SeedSequence().generate_state(lanes)]
+    seeds = (
+        [int(seed) + lane for lane in range(lanes)]
+        if isinstance(seed, int | np.integer)
+        else [int(lane_seed) for lane_seed in seed]
+    )
+    if len(seeds) != lanes:
+        raise WorldModelsError(f"{len(seeds)} seeds for {lanes} lanes: give one for each lane")
+    for lane, lane_seed in enumerate(seeds):
+        if not 0 <= lane_seed <= _MAX_SEED:
+            raise WorldModelsError(
+                f"lane {lane}: seed {lane_seed} is not in 0..{_MAX_SEED}: choose another seed"
+            )
+    return seeds
+
+
+def check_actions(actions: NDArray[Any], shape: tuple[int, ...]) -> Actions:
+    """Return the actions as float32, or refuse them by name of the lane.
+
+    Args:
+        actions: one action for each lane, ended lanes included.
+        shape: ``(N, A)``.
+
+    Raises:
+        WorldModelsError: another shape, or a number that is not finite.
+    """
+    actions = np.asarray(actions, dtype=np.float32)
+    if actions.shape != shape:
+        raise WorldModelsError(
+            f"actions have shape {actions.shape}, not (lanes, action size) = {shape}: "
+            "give one action for each lane"
+        )
+    finite = np.isfinite(actions)
+    if not finite.all():
+        lane = int(np.flatnonzero(~finite.all(axis=1))[0])
+        raise WorldModelsError(
+            f"lane {lane}: action {actions[lane].tolist()} is not finite: "
+            "the controller or the model before it has diverged"
+        )
+    return actions

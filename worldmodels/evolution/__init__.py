@@ -1,0 +1,1 @@
+"""Search: CMA-ES over controllers and the fitness of a population."""

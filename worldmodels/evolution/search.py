@@ -1,0 +1,79 @@
+"""CMA-ES by pycma's ask and tell, resumable from a log of fitness values.
+
+pycma saves its state by pickling. Here nothing of it is saved: candidates are a function of
+(seed, generation, what was told before), so a search is brought back by asking and telling again
+what the log holds. That is exact, small, and readable.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import cma
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+
+class Search:
+    """A maximising CMA-ES over `dimension` parameters, started at zero (the paper's code).
+
+    Args:
+        dimension: of a candidate.
+        population: candidates a generation.
+        sigma: initial step size.
+        seed: of the candidates.
+        mean: where to start instead of zero, (dimension,).
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        population: int,
+        sigma: float,
+        seed: int,
+        mean: np.ndarray | None = None,
+    ) -> None:
+        self.generation = 0
+        self._seed = seed
+        self._asked: list[np.ndarray] = []
+        options = {
+            "popsize": population,
+            # Our own numbers in place of the process-wide ones that pycma would seed.
+            "seed": np.nan,
+            "randn": self._normal,
+            "verbose": -9,
+            "verb_log": 0,
+        }
+        start = np.zeros(dimension) if mean is None else np.asarray(mean, np.float64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._strategy = cma.CMAEvolutionStrategy(start, sigma, options)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The distribution's mean, (dimension,) float32."""
+        return np.asarray(self._strategy.mean, np.float32)
+
+    @property
+    def sigma(self) -> float:
+        """The overall step size."""
+        return float(self._strategy.sigma)
+
+    def ask(self) -> np.ndarray:
+        """This generation's candidates, (population, dimension) float32."""
+        # One thread: the eigendecomposition's rounding may depend on how many share it.
+        sequence = np.random.SeedSequence([self._seed, self.generation])
+        self._generator = np.random.Generator(np.random.Philox(sequence))
+        with threadpool_limits(1):
+            self._asked = self._strategy.ask()
+        return np.asarray(self._asked, np.float32)
+
+    def tell(self, fitness: np.ndarray) -> None:
+        """Learn from the fitness (population,) of the candidates last asked for."""
+        with threadpool_limits(1), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._strategy.tell(self._asked, list(-np.asarray(fitness, np.float64)))
+        self.generation += 1
+
+    def _normal(self, *shape: int) -> np.ndarray:
+        return self._generator.standard_normal(shape)

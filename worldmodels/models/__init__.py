@@ -1,0 +1,1 @@
+"""Neural networks and their losses: pure torch, no configuration, no files, no devices."""

@@ -1,0 +1,173 @@
+"""M: the mixture-density LSTM that predicts (paper, appendix A.2).
+
+The transition it models is (z_t, a_t) -> z_{t+1}, r_t, terminated_t, where r_t and terminated_t are
+what the environment answers to a_t (the timeline is drawn in ``worldmodels/data/episodes.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+MAX_LOG_STD = 7.0
+"""Bound on the magnitude of log-deviations: outside it exp() over- or underflows the density."""
+
+
+class State(NamedTuple):
+    """Hidden and cell state of the LSTM, each (lanes, hidden)."""
+
+    h: Tensor
+    c: Tensor
+
+
+class Mixture(NamedTuple):
+    """An independent Gaussian mixture for each latent dimension; each (..., latent, mixtures)."""
+
+    logits: Tensor
+    mean: Tensor
+    log_std: Tensor
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of `value` (..., latent) by dimension, computed in log space throughout."""
+        standard = (value.unsqueeze(-1) - self.mean) * torch.exp(-self.log_std)
+        component = -0.5 * standard.square() - self.log_std - 0.5 * math.log(2 * math.pi)
+        return torch.logsumexp(F.log_softmax(self.logits, dim=-1) + component, dim=-1)
+
+    def sample(self, uniform: Tensor, normal: Tensor, temperature: float) -> Tensor:
+        """A draw at `temperature`: logits / temperature, deviation * sqrt(temperature).
+
+        Args:
+            uniform: in [0, 1), (..., latent), picks the component by the inverse of its
+                cumulative distribution.
+            normal: standard normal, (..., latent).
+
+        Returns:
+            z (..., latent).
+        """
+        cumulative = torch.softmax(self.logits / temperature, dim=-1).cumsum(dim=-1)
+        # The last bound is 1 up to rounding: comparing with all but it keeps the index in range.
+        component = (uniform.unsqueeze(-1) >= cumulative[..., :-1]).sum(dim=-1, keepdim=True)
+        mean = self.mean.gather(-1, component).squeeze(-1)
+        std = self.log_std.gather(-1, component).squeeze(-1).exp()
+        return mean + std * math.sqrt(temperature) * normal
+
+
+class Prediction(NamedTuple):
+    """What the head says of the next step."""
+
+    latent: Mixture
+    reward: Tensor  # (...)
+    termination: Tensor  # (...), a logit
+
+
+class Sequences(NamedTuple):
+    """A batch of windows of episodes; see ``worldmodels/data/sequences.py``."""
+
+    mean: Tensor  # (batch, steps + 1, latent)
+    logvar: Tensor  # (batch, steps + 1, latent)
+    actions: Tensor  # (batch, steps, action)
+    rewards: Tensor  # (batch, steps)
+    terminated: Tensor  # (batch, steps)
+    mask: Tensor  # (batch, steps) bool, True where the transition is real
+    starts: Tensor  # (batch,) bool, True where a new episode begins
+
+
+class MDNRNN(nn.Module):
+    """LSTM with a mixture density head, a reward head and a termination head.
+
+    Args:
+        latent_size: dimensions of z.
+        action_size: dimensions of an action.
+        hidden_size: of the LSTM (256 for CarRacing, 512 for Doom).
+        mixtures: Gaussians for each latent dimension (5); 1 is the single-Gaussian baseline.
+        reward_weight: of the squared reward error in the loss.
+        termination_weight: of the termination's cross entropy in the loss.
+    """
+
+    def __init__(
+        self,
+        latent_size: int,
+        action_size: int,
+        hidden_size: int = 256,
+        mixtures: int = 5,
+        reward_weight: float = 0.1,
+        termination_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.latent_size = latent_size
+        self.action_size = action_size
+        self.hidden_size = hidden_size
+        self.mixtures = mixtures
+        self.reward_weight = reward_weight
+        self.termination_weight = termination_weight
+        self.lstm = nn.LSTM(latent_size + action_size, hidden_size, batch_first=True)
+        self.head = nn.Linear(hidden_size, 3 * latent_size * mixtures + 2)
+
+    def initial(self, lanes: int, device: torch.device | None = None) -> State:
+        """The zero state that every episode starts from."""
+        zeros = torch.zeros(lanes, self.hidden_size, device=device)
+        return State(zeros, zeros.clone())
+
+    def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
+        """The state after seeing z_t (lanes, latent) and doing a_t (lanes, action)."""
+        # One cell step by hand: nn.LSTM on a sequence of one is slower at every batch size.
+        weight_ih, weight_hh, bias_ih, bias_hh = self.lstm.parameters()
+        gates = F.linear(torch.cat([latents, actions], dim=-1), weight_ih, bias_ih)
+        gates = gates + F.linear(state.h, weight_hh, bias_hh)
+        enter, forget, cell, output = gates.chunk(4, dim=-1)  # (lanes, hidden) each
+        c = torch.sigmoid(forget) * state.c + torch.sigmoid(enter) * torch.tanh(cell)
+        return State(torch.sigmoid(output) * torch.tanh(c), c)
+
+    def predict(self, h: Tensor) -> Prediction:
+        """The prediction from hidden states (..., hidden)."""
+        output = self.head(h)
+        mixture, reward, termination = output.split([output.shape[-1] - 2, 1, 1], dim=-1)
+        mixture = mixture.unflatten(-1, (3, self.latent_size, self.mixtures))
+        logits, mean, log_std = mixture.unbind(dim=-3)  # (..., latent, mixtures) each
+        log_std = log_std.clamp(-MAX_LOG_STD, MAX_LOG_STD)
+        latent = Mixture(logits, mean, log_std)
+        return Prediction(latent, reward.squeeze(-1), termination.squeeze(-1))
+
+    def forward(self, latents: Tensor, actions: Tensor, state: State) -> tuple[Prediction, State]:
+        """Predictions along sequences (batch, steps, latent) and the state after them."""
+        inputs = torch.cat([latents, actions], dim=-1)  # (batch, steps, latent + action)
+        hidden, (h, c) = self.lstm(inputs, (state.h.unsqueeze(0), state.c.unsqueeze(0)))
+        return self.predict(hidden), State(h.squeeze(0), c.squeeze(0))
+
+    def loss(self, batch: Sequences, state: State) -> tuple[Tensor, dict[str, Tensor], State]:
+        """Negative log-likelihood of the next latents, reward error and termination error.
+
+        z is drawn anew from its posterior each time, so that the RNN never sees a fixed sample.
+
+        Args:
+            batch: windows; rows that begin an episode start from the zero state.
+            state: after the previous window of each row, (batch, hidden).
+
+        Returns:
+            the loss; logs ``nll`` (nats per latent dimension and transition), ``reward_mse``,
+            ``termination_bce``; and the state to carry, cut from the graph.
+        """
+        latents = batch.mean + torch.exp(0.5 * batch.logvar) * torch.randn_like(batch.mean)
+        keep = (~batch.starts).unsqueeze(-1).to(state.h.dtype)
+        state = State(state.h * keep, state.c * keep)
+        prediction, state = self(latents[:, :-1], batch.actions, state)
+        weight = batch.mask.float() / batch.mask.sum().clamp(min=1)
+        mixture = Mixture(*(part.float() for part in prediction.latent))
+        nll = -(mixture.log_prob(latents[:, 1:]).mean(dim=-1) * weight).sum()
+        reward_error = (prediction.reward.float() - batch.rewards).square()
+        reward_mse = (reward_error * weight).sum()
+        termination_error = F.binary_cross_entropy_with_logits(
+            prediction.termination.float(), batch.terminated, reduction="none"
+        )
+        termination_bce = (termination_error * weight).sum()
+        loss = nll + self.reward_weight * reward_mse + self.termination_weight * termination_bce
+        logs = {
+            "nll": nll.detach(),
+            "reward_mse": reward_mse.detach(),
+            "termination_bce": termination_bce.detach(),
+        }
+        return loss, logs, State(state.h.detach().float(), state.c.detach().float())

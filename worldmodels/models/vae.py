@@ -1,0 +1,123 @@
+"""V: the convolutional variational autoencoder that sees (paper, appendix A.1)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+FRAME_SIZE = 64
+
+
+class Posterior(NamedTuple):
+    """q(z | frame), a diagonal Gaussian; both of shape (batch, latent)."""
+
+    mean: Tensor
+    logvar: Tensor
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """z = mean + std * noise, for standard normal `noise` (batch, latent)."""
+        return self.mean + torch.exp(0.5 * self.logvar) * noise
+
+
+def to_input(frames: Tensor) -> Tensor:
+    """uint8 frames (batch, height, width, 3) to floats in [0, 1] (batch, 3, height, width).
+
+    The one place where frames stop being bytes; the result is in channels-last memory order.
+    """
+    return frames.permute(0, 3, 1, 2).float().div_(255.0)
+
+
+def to_frames(images: Tensor) -> Tensor:
+    """The inverse of `to_input`: (batch, 3, height, width) to uint8 (batch, height, width, 3)."""
+    return (images.float() * 255.0).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
+
+
+class ConvVAE(nn.Module):
+    """The paper's network: four strided convolutions, four strided transposed ones.
+
+    Args:
+        latent_size: dimensions of z (32 for CarRacing, 64 for Doom).
+        kl_tolerance: free nats per latent dimension; the KL term of a frame, summed over
+            dimensions, costs nothing below ``kl_tolerance * latent_size`` (the paper's code).
+    """
+
+    def __init__(self, latent_size: int = 32, kl_tolerance: float = 0.5) -> None:
+        super().__init__()
+        self.latent_size = latent_size
+        self.kl_tolerance = kl_tolerance
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, 32, 4, stride=2),  # (batch, 32, 31, 31)
+            nn.ReLU(inplace=True),
+            nn.Conv2d(32, 64, 4, stride=2),  # (batch, 64, 14, 14)
+            nn.ReLU(inplace=True),
+            nn.Conv2d(64, 128, 4, stride=2),  # (batch, 128, 6, 6)
+            nn.ReLU(inplace=True),
+            nn.Conv2d(128, 256, 4, stride=2),  # (batch, 256, 2, 2)
+            nn.ReLU(inplace=True),
+            nn.Flatten(),  # (batch, 1024)
+        )
+        self.posterior = nn.Linear(1024, 2 * latent_size)
+        self.expand = nn.Linear(latent_size, 1024)
+        self.decoder = nn.Sequential(
+            nn.Unflatten(1, (1024, 1, 1)),
+            nn.ConvTranspose2d(1024, 128, 5, stride=2),  # (batch, 128, 5, 5)
+            nn.ReLU(inplace=True),
+            nn.ConvTranspose2d(128, 64, 5, stride=2),  # (batch, 64, 13, 13)
+            nn.ReLU(inplace=True),
+            nn.ConvTranspose2d(64, 32, 6, stride=2),  # (batch, 32, 30, 30)
+            nn.ReLU(inplace=True),
+            nn.ConvTranspose2d(32, 3, 6, stride=2),  # (batch, 3, 64, 64)
+            nn.Sigmoid(),
+        )
+        # Convolutions are fastest over channels-last memory, the order frames arrive in.
+        for parameter in self.parameters():
+            if parameter.dim() == 4:
+                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+
+    def encode(self, images: Tensor) -> Posterior:
+        """The posterior of images (batch, 3, 64, 64) in [0, 1]."""
+        mean, logvar = self.posterior(self.encoder(images)).chunk(2, dim=-1)
+        return Posterior(mean, logvar)
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Images (batch, 3, 64, 64) in [0, 1] from latents (batch, latent)."""
+        images: Tensor = self.decoder(self.expand(latents))
+        return images
+
+    def loss(self, frames: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Squared error summed over a frame, plus its KL above the free nats.
+
+        Args:
+            frames: uint8 (batch, 64, 64, 3).
+
+        Returns:
+            the loss, a scalar in nats up to a constant, and logs: ``reconstruction``, ``kl``
+            (before the tolerance) and ``active_dims``: how many latent dimensions carry
+            more than 0.01 nats (Burda et al. 2016 count units by the variance of their mean; the
+            KL is the same signal and is at hand).
+        """
+        images = to_input(frames)
+        posterior = self.encode(images)
+        mean, logvar = posterior.mean.float(), posterior.logvar.float()
+        posterior = Posterior(mean, logvar)
+        output = self.decode(posterior.sample(torch.randn_like(mean)))
+        reconstruction = F.mse_loss(output.float(), images, reduction="sum") / len(images)
+        kl = kl_to_prior(posterior)  # (batch, latent)
+        total = kl.sum(dim=-1)
+        floor = self.kl_tolerance * self.latent_size
+        loss = reconstruction + total.clamp(min=floor).mean()
+        logs = {
+            "reconstruction": reconstruction.detach(),
+            "kl": total.mean().detach(),
+            "active_dims": (kl.mean(dim=0) > 0.01).sum().detach().float(),
+        }
+        return loss, logs
+
+
+def kl_to_prior(posterior: Posterior) -> Tensor:
+    """KL(q(z | frame) || N(0, 1)) in nats for each dimension: (batch, latent)."""
+    mean, logvar = posterior
+    return 0.5 * (mean.square() + logvar.exp() - 1.0 - logvar)

@@ -1,0 +1,52 @@
+"""Where episode seeds come from, in ranges that cannot meet.
+
+An agent is reported on seeds it was neither trained nor selected on. Each purpose has its own
+range of the 31-bit seeds that simulators take, so this holds by construction:
+
+    evaluation  [0, 2**28)         chosen by the user: first_seed, first_seed + 1, ...
+    rollouts    [2**28, 2**29)
+    selection   [2**29, 2**30)
+    training    [2**30, 2**31)
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from worldmodels.errors import ConfigError
+
+EVALUATION_END = 2**28
+
+
+class Purpose(Enum):
+    """What episodes are for; the value is the range's first seed and its size."""
+
+    ROLLOUTS = 2**28
+    SELECTION = 2**29
+    TRAINING = 2**30
+
+
+def draw(purpose: Purpose, seed: int, *path: int, count: int) -> list[int]:
+    """Draw `count` distinct episode seeds, a function of the run's seed and `path` alone.
+
+    Args:
+        path: what the seeds are for within the purpose: a generation, a round.
+    """
+    sequence = np.random.SeedSequence([seed, purpose.value, *path])
+    offsets: dict[int, None] = {}
+    generator = np.random.Generator(np.random.Philox(sequence))
+    while len(offsets) < count:
+        offsets.setdefault(int(generator.integers(purpose.value)))
+    return [purpose.value + offset for offset in offsets]
+
+
+def evaluation(first_seed: int, count: int) -> list[int]:
+    """The public seeds of an evaluation; raises `ConfigError` outside their range."""
+    if first_seed < 0 or first_seed + count > EVALUATION_END:
+        raise ConfigError(
+            f"evaluate.first_seed={first_seed}: seeds of evaluations lie in [0, {EVALUATION_END}),"
+            " the rest is for training"
+        )
+    return list(range(first_seed, first_seed + count))

@@ -1,0 +1,230 @@
+"""What every stage is handed: the configuration, the run, and ways to make what it needs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+
+from worldmodels import weights
+from worldmodels.agent import Wiring
+from worldmodels.artifacts import Run, StageFolder, fingerprint_file
+from worldmodels.config import (
+    Config,
+    Engine,
+    Features,
+    HiddenChoice,
+    LatentChoice,
+    Precision,
+    flat,
+    plain,
+)
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.envs.engines import EnvSpec, resolve_engine
+from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.tracking import Tracker, open_sink, say
+from worldmodels.workers import Heartbeat, Pool, default_processes
+from worldmodels.worlds.collect import ActionBox
+from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
+
+
+@dataclass(frozen=True)
+class Context:
+    """One command at work.
+
+    Args:
+        config: the whole configuration.
+        run: the artifacts of this run.
+        earlier: runs whose rollouts are trained on as well, and whose last controller collects:
+            the rounds before this one.
+    """
+
+    config: Config
+    run: Run
+    earlier: tuple[Run, ...] = ()
+
+    def begin(
+        self, stage: str, inputs: dict[str, str], growable: tuple[str, ...], **groups: object
+    ) -> StageFolder:
+        """Open the folder of a stage whose content is a function of `groups`, inputs and seed."""
+        folder = self.run.begin(stage, self.content(**groups), inputs, growable, self.config.fresh)
+        if folder.complete:
+            say(f"{stage}: done before ({folder.path}, {folder.record['fingerprint']})")
+        return folder
+
+    @property
+    def device(self) -> torch.device:
+        """Where the models run."""
+        name = self.config.device.name
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        if name == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("device=cuda: torch sees no GPU here; use device=auto or device=cpu")
+        return torch.device(name)
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether networks compute in bfloat16."""
+        choice = self.config.trainer.precision
+        if choice is Precision.auto:
+            if self.device.type == "cuda":
+                return torch.cuda.is_bf16_supported(including_emulation=False)
+            return bool(torch.cpu._is_avx512_bf16_supported())
+        return choice is Precision.bfloat16
+
+    def fabric(self, autocast: bool = True) -> Fabric:
+        """Devices and precision for training; `autocast` is off where bfloat16 does not pay."""
+        precision = "bf16-mixed" if autocast and self.bfloat16 else "32-true"
+        return Fabric(accelerator=self.device.type, devices=1, precision=precision)
+
+    def tracker(self, folder: StageFolder) -> Tracker:
+        """Metrics of a stage."""
+        logger = self.config.logger
+        name = f"{self.run.root.name}/{folder.stage}"
+        sink = open_sink(
+            logger.name.name, folder.path, logger.project, logger.mode, name, folder.record
+        )
+        return Tracker(folder.path / "metrics.csv", sink)
+
+    def env_spec(self, engine: Engine | None = None) -> EnvSpec:
+        """The environment, on the configured engine or on another."""
+        env = self.config.env
+        spec = EnvSpec(
+            id=env.id,
+            engine=(engine or env.engine).name,
+            max_steps=env.max_steps,
+            crop_rows=env.crop_rows,
+            size=env.size,
+            kwargs=dict(env.kwargs),
+        )
+        return replace(spec, engine=resolve_engine(spec))
+
+    def env_content(self, spec: EnvSpec) -> dict[str, object]:
+        """The keys of the environment that shape data."""
+        keys = {f"env.{name}": plain(value) for name, value in vars(spec).items()}
+        return keys | {"env.lanes": self.config.env.lanes}
+
+    def action_box(self) -> ActionBox:
+        """The bounds of the environment's actions."""
+        env = gymnasium.make(self.config.env.id, **self.config.env.kwargs)
+        try:
+            space = env.action_space
+            if not isinstance(space, gymnasium.spaces.Box):
+                raise ConfigError(
+                    f"env.id={self.config.env.id}: its actions are {space}, not a Box"
+                )
+            low, high = (np.asarray(bound, float).tolist() for bound in (space.low, space.high))
+        finally:
+            env.close()
+        if len(low) != len(self.config.env.squash):
+            raise ConfigError(
+                f"env.squash has {len(self.config.env.squash)} entries, {self.config.env.id} has"
+                f" {len(low)} actions"
+            )
+        return ActionBox(tuple(low), tuple(high))
+
+    def wiring(self) -> Wiring:
+        """How the controller's world is wired."""
+        controller = self.config.controller
+        return Wiring(
+            use_hidden=controller.features is Features.zh,
+            sampled=controller.latent is LatentChoice.sampled,
+            hidden_after=controller.hidden is HiddenChoice.after,
+            squash=tuple(self.config.env.squash),
+            env_id=self.config.env.id,
+        )
+
+    @property
+    def processes(self) -> int:
+        """Worker processes; none where a GPU does the work, whose batches want to be one."""
+        if self.config.workers.processes is not None:
+            return self.config.workers.processes
+        return 0 if self.device.type == "cuda" else default_processes()
+
+    def real(
+        self, engine: Engine | None, vision: Path | None, memory: Path | None, wiring: Wiring
+    ) -> RealRecipe:
+        """The recipe of a real world."""
+        return RealRecipe(
+            env=self.env_spec(engine),
+            env_processes=1 if self.processes else os.cpu_count() or 1,
+            vision=vision,
+            memory=memory if wiring.use_hidden else None,
+            sampled=wiring.sampled,
+            hidden_after=wiring.hidden_after,
+            device=str(self.device),
+            bfloat16=self.bfloat16,
+        )
+
+    def dream(self, memory: Path, first_latents: Path) -> DreamRecipe:
+        """The recipe of a dream."""
+        wiring = self.wiring()
+        return DreamRecipe(
+            memory=memory,
+            first_latents=first_latents,
+            temperature=self.config.controller.temperature,
+            use_hidden=wiring.use_hidden,
+            hidden_after=wiring.hidden_after,
+            device=str(self.device),
+        )
+
+    def pool(
+        self, recipe: Recipe, on_steps: Heartbeat = lambda steps: None, jobs: int = 10**9
+    ) -> Pool[Any]:
+        """Workers that each have a world; no more of them than there are jobs."""
+        processes = min(self.processes, jobs)
+        return Pool(recipe.build, processes, self.config.workers.timeout, on_steps)
+
+    def content(self, **groups: object) -> dict[str, object]:
+        """What determines an artifact, flat: the seed and some groups of the configuration."""
+        return flat(seed=self.config.seed, **groups)
+
+    def rollout_folders(self) -> list[Path]:
+        """Where the episodes are: of this run and of the rounds before it."""
+        return [run.locate("rollouts") for run in (*self.earlier, self.run)]
+
+    def rollout_fingerprints(self) -> dict[str, str]:
+        """The fingerprints of the episodes that are trained on."""
+        runs = (*self.earlier, self.run)
+        names = [f"rollouts-{number}" for number in range(1, len(runs))] + ["rollouts"]
+        return {name: run.fingerprint("rollouts") for name, run in zip(names, runs, strict=True)}
+
+    def episodes(self) -> EpisodeSet:
+        """The episodes that are trained on."""
+        policy = self.config.rollouts.on_corrupt.name
+        return EpisodeSet.open(self.rollout_folders(), policy)
+
+    def initial_fingerprint(self, stage: str) -> dict[str, str]:
+        """What a round starts from: the same part of the round before, if there is one."""
+        if not self.earlier:
+            return {}
+        return {f"previous {stage}": self.earlier[-1].fingerprint(stage)}
+
+    def warm_start(self, stage: str, module: torch.nn.Module) -> None:
+        """Give `module` the weights it had in the round before, if there is one."""
+        if self.earlier:
+            path = self.earlier[-1].locate(stage) / f"{stage}.safetensors"
+            module.load_state_dict(weights.load(path)["module"])
+
+    def agent(self) -> tuple[Path, dict[str, str]]:
+        """The folder of the agent to judge, ``model=`` or this run's own, and its fingerprint."""
+        if self.config.model is None:
+            folder = self.run.locate("controller") / "agent"
+        else:
+            folder = Path(self.config.model)
+            if not (folder / "agent.json").exists() and (folder / "agent").is_dir():
+                folder = folder / "agent"
+        return folder, {"agent": self.agent_fingerprint(folder)}
+
+    def agent_fingerprint(self, folder: Path) -> str:
+        """A fingerprint of all the files of an agent."""
+        if not (folder / "agent.json").exists():
+            raise ArtifactError(f"{folder} holds no trained agent: agent.json is missing")
+        prints = [fingerprint_file(path) for path in sorted(folder.glob("*.safetensors"))]
+        return "-".join(part[:8] for part in [*prints, fingerprint_file(folder / "agent.json")])

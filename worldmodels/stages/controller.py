@@ -1,0 +1,185 @@
+"""Stage ``controller``: evolve C with CMA-ES, in the game or in the dream (paper, A.3 and A.4)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from worldmodels import seeds
+from worldmodels.agent import load_agent, load_memory, load_vision, save_agent
+from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays
+from worldmodels.config import WorldKind
+from worldmodels.evolution.fitness import fitness
+from worldmodels.evolution.search import Search
+from worldmodels.models.controller import controller_size
+from worldmodels.seeds import Purpose
+from worldmodels.stages.context import Context
+from worldmodels.tracking import Progress, Tracker, say
+from worldmodels.workers import Pool
+from worldmodels.worlds.recipes import Recipe
+from worldmodels.worlds.world import World
+
+
+def run(context: Context) -> None:
+    """Evolve until the last generation; the best by the selection seeds is the agent."""
+    config = context.config.controller
+    real = config.world is WorldKind.real
+    inputs = {name: context.run.fingerprint(name) for name in ("vae", "rnn")}
+    inputs |= context.initial_fingerprint("controller")
+    world = context.env_content(context.env_spec()) if real else {}
+    folder = context.begin(
+        "controller", inputs, ("controller.generations",), controller=config, **world
+    )
+    if folder.complete:
+        return
+    evolution = _Evolution(context, folder)
+    evolution.run()
+    parameters, score = evolution.choose()
+    agent = folder.path / "agent"
+    save_agent(agent, evolution.vision, evolution.memory, parameters, evolution.wiring)
+    folder.finish(
+        fingerprint_arrays({"controller": parameters}),
+        {"steps/s": evolution.throughput},
+        {"selection_mean": score, "world": config.world.name},
+    )
+    say(
+        f"controller: {config.generations} generations in the {config.world.name} world, mean"
+        f" {score:.1f} on selection seeds ({evolution.throughput:,.0f} steps/s)"
+    )
+
+
+class _Evolution:
+    """The search with its log, its workers and its clock."""
+
+    def __init__(self, context: Context, folder: StageFolder) -> None:
+        self.context, self.folder = context, folder
+        self.config = context.config.controller
+        self.wiring = context.wiring()
+        self.vae_path = context.run.locate("vae") / "vae.safetensors"
+        self.rnn_path = context.run.locate("rnn") / "rnn.safetensors"
+        self.vision = load_vision(self.vae_path)
+        self.memory = load_memory(self.rnn_path) if self.wiring.use_hidden else None
+        features = self.vision.latent_size + (self.memory.hidden_size if self.memory else 0)
+        self.search = Search(
+            controller_size(features, len(self.wiring.squash)),
+            self.config.population,
+            self.config.sigma,
+            context.config.seed,
+            _previous_mean(context),
+        )
+        self.log = JsonLines(folder.path / "generations.jsonl")
+        self.selection = JsonLines(folder.path / "selection.jsonl")
+        self.steps, self.seconds = 0, 0.0
+
+    @property
+    def throughput(self) -> float:
+        return self.steps / max(self.seconds, 1e-9)
+
+    def run(self) -> None:
+        """Bring the search to where its log ends, then on to the last generation."""
+        records = self.log.read()
+        selected = {record["generation"] for record in self.selection.read()}
+        config = self.config
+        with (
+            self.context.tracker(self.folder) as tracker,
+            self.context.pool(self._recipe(), self._count) as pool,
+            Progress("evolving", config.generations) as progress,
+        ):
+            tracker.rewind(len(records))
+            for record in records:
+                candidates, scores = self.search.ask(), np.asarray(record["fitness"])
+                self.search.tell(scores)
+                self._select_if_due(pool, tracker, candidates, scores, selected)
+                progress.advance()
+            while self.search.generation < config.generations:
+                candidates, scores = self._generation(pool, tracker)
+                self._select_if_due(pool, tracker, candidates, scores, selected)
+                progress.advance(note=f"mean {scores.mean():.1f}")
+
+    def choose(self) -> tuple[np.ndarray, float]:
+        """The parameters with the best mean on the selection seeds, and that mean."""
+        best = max(self.selection.read(), key=lambda record: float(record["score"]))
+        return np.asarray(best["parameters"], np.float32), float(best["score"])
+
+    def _generation(self, pool: Pool[World], tracker: Tracker) -> tuple[np.ndarray, np.ndarray]:
+        """Ask, play, tell and log; the candidates and their fitness."""
+        number = self.search.generation
+        candidates = self.search.ask()
+        drawn = seeds.draw(
+            Purpose.TRAINING, self.context.config.seed, number, count=self.config.episodes
+        )
+        began = time.monotonic()
+        outcome = fitness(pool, candidates, drawn, self._lanes, self.config.max_steps, self.wiring)
+        self.seconds += time.monotonic() - began
+        scores = outcome.returns.mean(axis=1)
+        self.search.tell(scores)
+        self.log.append({"generation": number, "fitness": scores.tolist()})
+        values = {"mean": scores.mean(), "best": scores.max(), "worst": scores.min()}
+        values |= {"sigma": self.search.sigma, "steps": outcome.lengths.sum()}
+        tracker.log(number + 1, {f"fitness/{k}": float(v) for k, v in values.items()})
+        tracker.flush()
+        return candidates, scores
+
+    def _select_if_due(
+        self,
+        pool: Pool[World],
+        tracker: Tracker,
+        candidates: np.ndarray,
+        fitness_told: np.ndarray,
+        selected: set[int],
+    ) -> None:
+        """Play the mean and the generation's best on the selection seeds, and log the better."""
+        number = self.search.generation - 1
+        config = self.config
+        last = number + 1 == config.generations
+        if number in selected or not (last or (number + 1) % config.select_every == 0):
+            return
+        finalists = np.stack([self.search.mean, candidates[int(fitness_told.argmax())]])
+        drawn = seeds.draw(
+            Purpose.SELECTION, self.context.config.seed, count=config.select_episodes
+        )
+        began = time.monotonic()
+        outcome = fitness(pool, finalists, drawn, self._lanes, config.max_steps, self.wiring)
+        self.seconds += time.monotonic() - began
+        scores = outcome.returns.mean(axis=1)
+        better = int(scores.argmax())
+        self.selection.append(
+            {
+                "generation": number,
+                "score": float(scores[better]),
+                "which": ("mean", "best")[better],
+                "parameters": finalists[better].tolist(),
+            }
+        )
+        tracker.log(
+            number + 1, {"selection/mean": float(scores[0]), "selection/best": float(scores[1])}
+        )
+        tracker.flush()
+        say(
+            f"controller: generation {number + 1}: {scores[0]:.1f} (mean of the search),"
+            f" {scores[1]:.1f} (its best candidate) on {len(drawn)} selection seeds"
+        )
+
+    @property
+    def _lanes(self) -> int:
+        real = self.config.world is WorldKind.real
+        return self.context.config.env.lanes if real else self.config.dream_lanes
+
+    def _recipe(self) -> Recipe:
+        if self.config.world is WorldKind.real:
+            return self.context.real(None, self.vae_path, self.rnn_path, self.wiring)
+        first = self.context.run.locate("rnn") / "first_latents.safetensors"
+        return self.context.dream(self.rnn_path, first)
+
+    def _count(self, steps: int) -> None:
+        self.steps += steps
+
+
+def _previous_mean(context: Context) -> np.ndarray | None:
+    """The controller of the round before, where the search goes on."""
+    if not context.earlier:
+        return None
+    folder: Path = context.earlier[-1].locate("controller") / "agent"
+    return load_agent(folder).parameters

@@ -1,0 +1,114 @@
+"""Stage ``evaluate``: the score in Gymnasium's own environment, on seeds that anyone can repeat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from worldmodels import seeds
+from worldmodels.agent import Agent, load_agent
+from worldmodels.artifacts import fingerprint_arrays, write_json
+from worldmodels.config import Engine
+from worldmodels.evolution.fitness import Packet, packets
+from worldmodels.reporting.scores import PAPER_ROWS, score_table, summarise
+from worldmodels.reporting.video import EpisodeFilm
+from worldmodels.stages.context import Context
+from worldmodels.tracking import Progress, console, say
+from worldmodels.workers import Heartbeat
+from worldmodels.worlds.collect import DriveBlind, RandomDriver
+from worldmodels.worlds.recipes import RealRecipe
+from worldmodels.worlds.rollout import Outcome
+
+LANES = 4
+"""Episodes in a packet: few, since the judge's simulator and not the models takes the time."""
+
+
+def run(context: Context) -> None:
+    """Play the agent and a random policy on the evaluation seeds, and film the median episode."""
+    config = context.config.evaluate
+    agent_folder, inputs = context.agent()
+    agent = load_agent(agent_folder)
+    spec = context.env_spec(Engine.gymnasium)
+    if agent.wiring.env_id != spec.id:
+        say(f"evaluate: note that the agent was trained for {agent.wiring.env_id}")
+    folder = context.begin("evaluate", inputs, (), **context.env_content(spec), evaluate=config)
+    if folder.complete:
+        return
+    drawn = seeds.evaluation(config.first_seed, config.episodes)
+    judge = context.real(
+        Engine.gymnasium,
+        agent_folder / "vae.safetensors",
+        agent_folder / "rnn.safetensors",
+        agent.wiring,
+    )
+    work = packets(agent.parameters[None], drawn, LANES, spec.max_steps, agent.wiring)
+    played = _play(context, "agent", judge, work)
+    driver = RandomDriver("uniform", context.action_box())
+    parts = [tuple(drawn[i : i + LANES]) for i in range(0, len(drawn), LANES)]
+    blind = [DriveBlind(part, spec.max_steps, driver) for part in parts]
+    nobody = context.real(Engine.gymnasium, None, None, agent.wiring)
+    random = _play(context, "random policy", nobody, blind)
+    scores = [
+        summarise("agent", played.outcome.returns, drawn),
+        summarise("random policy", random.outcome.returns, drawn),
+    ]
+    write_json(folder.path / "scores.json", {score.name: score.record() for score in scores})
+    console.print(score_table(scores, PAPER_ROWS.get(spec.id, [])))
+    if config.video:
+        _film(folder.path / "median.mp4", agent, judge, work, played.outcome.returns)
+    rate = (played.steps + random.steps) / (played.seconds + random.seconds)
+    folder.finish(
+        fingerprint_arrays({"agent": played.outcome.returns, "random": random.outcome.returns}),
+        {"steps/s": rate},
+        {score.name: score.mean for score in scores},
+    )
+
+
+@dataclass(frozen=True)
+class _Played:
+    outcome: Outcome
+    steps: int
+    seconds: float
+
+
+def _play(
+    context: Context, who: str, recipe: RealRecipe, work: Sequence[Packet | DriveBlind]
+) -> _Played:
+    """All packets, their outcomes joined in the order of the seeds."""
+    began = time.monotonic()
+    results: dict[int, Outcome] = {}
+    with (
+        Progress(f"evaluating the {who}", len(work)) as progress,
+        context.pool(recipe, jobs=len(work)) as pool,
+    ):
+        for number, outcome in pool.run(work):
+            results[number] = outcome
+            progress.advance()
+    joined = Outcome(
+        *(
+            np.concatenate(part)
+            for part in zip(*(results[i] for i in range(len(work))), strict=True)
+        )
+    )
+    return _Played(joined, int(joined.lengths.sum()), time.monotonic() - began)
+
+
+def _film(
+    path: Path, agent: Agent, judge: RealRecipe, work: list[Packet], returns: np.ndarray
+) -> None:
+    """Play the median episode once more, in the same packet, and write it as a video."""
+    median = int(np.argsort(returns)[(len(returns) - 1) // 2])
+    packet, lane = work[median // LANES], median % LANES
+    world = judge.build()
+    with Progress("filming", packet.max_steps) as progress:
+        film = EpisodeFilm(lane, agent.vision, agent.memory)
+        beat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
+        try:
+            packet.play(world, beat, film)
+        finally:
+            world.close()
+        film.write(path)

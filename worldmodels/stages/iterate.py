@@ -1,0 +1,34 @@
+"""Stage ``iterate``: collect with what was learned, learn again (paper, section 5).
+
+Round one is the ordinary chain. Each later round collects with the controller of the round before,
+with noise on its actions, and trains on the episodes of all rounds; V, M and C go on from the
+weights of the round before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from worldmodels.artifacts import Run
+from worldmodels.config import ActionSource
+from worldmodels.stages import controller, evaluate, report, rnn, rollouts, vae
+from worldmodels.stages.context import Context
+from worldmodels.tracking import say
+
+
+def run(context: Context) -> None:
+    """Run the rounds that are missing, each in a folder of its own."""
+    earlier: tuple[Run, ...] = ()
+    config = context.config
+    for number in range(1, config.iterate.rounds + 1):
+        rounds = replace(config)
+        if earlier:
+            rounds.rollouts = replace(
+                config.rollouts, policy=ActionSource.controller, noise=config.iterate.noise
+            )
+        this = Run(context.run.root / f"round-{number}", None)
+        say(f"iterate: round {number} of {config.iterate.rounds} ({this.root})")
+        stage = Context(rounds, this, earlier)
+        for part in (rollouts, vae, rnn, controller, evaluate, report):
+            part.run(stage)
+        earlier = (*earlier, this)

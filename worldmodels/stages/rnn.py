@@ -1,0 +1,102 @@
+"""Stage ``rnn``: encode the episodes once, then train M on them (paper, section 4.3, step 3)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from worldmodels import weights
+from worldmodels.agent import load_vision, save_memory
+from worldmodels.artifacts import StageFolder, fingerprint_arrays
+from worldmodels.data.latents import LatentSet
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.stages.context import Context
+from worldmodels.tracking import say
+from worldmodels.training.copy_baseline import copy_baseline_nll
+from worldmodels.training.encode import encode_episodes
+from worldmodels.training.fit import FitOptions, FitResult, fit
+from worldmodels.training.memory import MemoryTask
+
+
+def run(context: Context) -> None:
+    """Train an MDN-RNN, and the single-Gaussian head it is compared with."""
+    config = context.config.rnn
+    inputs = {"vae": context.run.fingerprint("vae")} | context.rollout_fingerprints()
+    inputs |= context.initial_fingerprint("rnn")
+    folder = context.begin("rnn", inputs, (), rnn=config)
+    if folder.complete:
+        return
+    latents = _latents(context, folder, inputs)
+    split = context.episodes().split(config.validation_fraction, context.config.seed)
+    model, result = _train(context, folder, folder.path, latents, split, config.mixtures)
+    table = {"mdn_rnn": result.validation["nll"]}
+    if config.baselines:
+        path = folder.path / "single_gaussian"
+        _, single = _train(context, folder, path, latents, split, 1)
+        table["single_gaussian"] = single.validation["nll"]
+        table["copy_last"] = copy_baseline_nll(latents, *split)
+    save_memory(folder.path / "rnn.safetensors", model)
+    mean, logvar = latents.first_latents()
+    first = {"mean": torch.from_numpy(mean), "logvar": torch.from_numpy(logvar)}
+    weights.save(folder.path / "first_latents.safetensors", first)
+    folder.finish(
+        fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
+        {"transitions/s": result.throughput},
+        {"validation_nll": table, **result.validation},
+    )
+    rows = ", ".join(f"{name} {nll:.4f}" for name, nll in table.items())
+    say(f"rnn: validation nats per dimension: {rows} ({result.throughput:,.0f} transitions/s)")
+
+
+def _latents(context: Context, folder: StageFolder, inputs: dict[str, str]) -> LatentSet:
+    """The encoded episodes, from the cache if it was made by this V from these episodes."""
+    path = folder.path / "latents.h5"
+    if path.exists():
+        cached = LatentSet(path)
+        if all(cached.attrs.get(name) == value for name, value in inputs.items()):
+            return cached
+    vision = load_vision(context.run.locate("vae") / "vae.safetensors").to(context.device)
+    encode_episodes(context.episodes(), vision, path, inputs, context.device, context.bfloat16)
+    return LatentSet(path)
+
+
+def _train(
+    context: Context,
+    folder: StageFolder,
+    path: Path,
+    latents: LatentSet,
+    split: tuple[np.ndarray, np.ndarray],
+    mixtures: int,
+) -> tuple[MDNRNN, FitResult]:
+    """Train one RNN with `mixtures` Gaussians a dimension, everything else equal."""
+    config, trainer, seed = context.config.rnn, context.config.trainer, context.config.seed
+    # float32: an LSTM this small gains nothing from autocast, and the tails of a density lose.
+    fabric = context.fabric(autocast=False)
+    torch.manual_seed(seed)
+    model = MDNRNN(
+        latents.latent_size,
+        latents.action_size,
+        config.hidden_size,
+        mixtures,
+        config.reward_weight,
+        config.termination_weight,
+    )
+    if mixtures == config.mixtures:
+        context.warm_start("rnn", model)
+    task = MemoryTask(
+        model, latents, split, config.batch_size, config.sequence_length, seed, fabric
+    )
+    options = FitOptions(
+        epochs=config.epochs,
+        learning_rate=config.learning_rate,
+        final_learning_rate=config.final_learning_rate,
+        gradient_clip=config.gradient_clip,
+        seed=seed,
+        checkpoint_seconds=trainer.checkpoint_seconds,
+        log_every=trainer.log_every,
+    )
+    with context.tracker(dataclasses.replace(folder, path=path)) as tracker:
+        return model, fit(task, path, options, fabric, tracker)

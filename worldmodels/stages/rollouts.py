@@ -1,0 +1,115 @@
+"""Stage ``rollouts``: drive, and record what is seen and done (paper, section 4.3, step 1)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from worldmodels import seeds
+from worldmodels.agent import load_agent
+from worldmodels.config import ActionSource
+from worldmodels.data.episodes import EpisodeSet, Shard
+from worldmodels.errors import ConfigError, DataError
+from worldmodels.stages.context import Context
+from worldmodels.tracking import Progress, say
+from worldmodels.worlds.collect import CollectShard, Driver, NoisyAgent, RandomDriver
+from worldmodels.worlds.recipes import RealRecipe
+
+
+def run(context: Context) -> None:
+    """Collect the shards that are missing."""
+    config = context.config.rollouts
+    spec = context.env_spec()
+    driver, recipe, inputs = _driver(context)
+    folder = context.run.begin(
+        "rollouts",
+        context.content(rollouts=config, **context.env_content(spec)),
+        inputs,
+        growable=("rollouts.episodes",),
+        fresh=context.config.fresh,
+    )
+    lanes = context.config.env.lanes
+    drawn = seeds.draw(
+        seeds.Purpose.ROLLOUTS, context.config.seed, len(context.earlier), count=config.episodes
+    )
+    shards = {
+        folder.path / f"shard-{number:05d}.h5": tuple(drawn[number * lanes : (number + 1) * lanes])
+        for number in range(-(-len(drawn) // lanes))
+    }
+    missing = {path: part for path, part in shards.items() if not _holds(path, part)}
+    if folder.complete and not missing:
+        say(f"rollouts: done before ({folder.path})")
+        return
+    attrs: dict[str, str | int | float] = {
+        "env": spec.id,
+        "engine": spec.engine,
+        "policy": config.policy.name,
+    }
+    jobs = [
+        CollectShard(path, part, config.max_steps, driver, attrs) for path, part in missing.items()
+    ]
+    began = time.monotonic()
+    frames = 0
+    total = sum(len(part) for part in missing.values())
+    with (
+        Progress(f"driving ({spec.engine})", total) as progress,
+        context.pool(recipe, jobs=len(jobs)) as pool,
+    ):
+        for _, outcome in pool.run(jobs):
+            frames += int(outcome.lengths.sum()) + len(outcome.lengths)
+            rate = frames / (time.monotonic() - began)
+            progress.advance(len(outcome.lengths), f"{rate:,.0f} frames/s")
+    rate = frames / max(time.monotonic() - began, 1e-9)
+    episodes = EpisodeSet.open([folder.path], config.on_corrupt.name)
+    returns = episodes.returns()
+    folder.finish(
+        episodes.fingerprint,
+        {"frames/s": rate},
+        {
+            "episodes": episodes.num_episodes,
+            "frames": episodes.num_frames,
+            "mean_return": float(returns.mean()),
+            "engine": spec.engine,
+        },
+    )
+    say(
+        f"rollouts: {episodes.num_episodes} episodes, {episodes.num_frames:,} frames,"
+        f" mean return {returns.mean():.1f} ({rate:,.0f} frames/s, {spec.engine})"
+    )
+
+
+def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
+    """Who drives, in what world, and the fingerprints of what that was made from."""
+    config = context.config.rollouts
+    box = context.action_box()
+    if config.policy is not ActionSource.controller:
+        world = context.real(None, None, None, context.wiring())
+        return RandomDriver(config.policy.name, box), world, {}
+    folder, inputs = _agent_folder(context)
+    wiring = load_agent(folder).wiring
+    world = context.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", wiring)
+    return NoisyAgent(folder, config.noise, box), world, inputs
+
+
+def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
+    """The trained agent that collects: of the round before, or of ``model=``."""
+    if context.earlier:
+        last = context.earlier[-1]
+        return last.locate("controller") / "agent", {"controller": last.fingerprint("controller")}
+    if context.config.model is None:
+        raise ConfigError("rollouts.policy=controller needs model=<folder of a trained agent>")
+    folder = Path(context.config.model)
+    return folder, {"model": context.agent_fingerprint(folder)}
+
+
+def _holds(path: Path, part: tuple[int, ...]) -> bool:
+    """Whether a shard is there, whole, and of these seeds."""
+    if not path.exists():
+        return False
+    try:
+        with Shard(path) as shard:
+            return tuple(int(seed) for seed in shard.seeds) == part
+    except DataError as error:
+        say(f"rollouts: {error}; collecting it again")
+        path.unlink()
+        return False

@@ -1,0 +1,54 @@
+"""Stage ``vae``: train V to compress frames (paper, section 4.3, step 2)."""
+
+from __future__ import annotations
+
+import torch
+
+from worldmodels.agent import save_vision
+from worldmodels.artifacts import fingerprint_arrays
+from worldmodels.models.vae import ConvVAE
+from worldmodels.reporting.pictures import save_reconstructions
+from worldmodels.stages.context import Context
+from worldmodels.tracking import say
+from worldmodels.training.fit import FitOptions, fit
+from worldmodels.training.vision import VisionTask
+
+
+def run(context: Context) -> None:
+    """Train a VAE on the recorded frames."""
+    config, trainer = context.config.vae, context.config.trainer
+    inputs = context.rollout_fingerprints() | context.initial_fingerprint("vae")
+    folder = context.begin("vae", inputs, (), vae=config)
+    if folder.complete:
+        return
+    fabric = context.fabric()
+    episodes = context.episodes()
+    split = episodes.split(config.validation_fraction, context.config.seed)
+    torch.manual_seed(context.config.seed)
+    model = ConvVAE(config.latent_size, config.kl_tolerance)
+    context.warm_start("vae", model)
+    task = VisionTask(model, episodes, split, config.batch_size, context.config.seed, fabric)
+    options = FitOptions(
+        epochs=config.epochs,
+        learning_rate=config.learning_rate,
+        final_learning_rate=config.learning_rate,
+        gradient_clip=None,
+        seed=context.config.seed,
+        checkpoint_seconds=trainer.checkpoint_seconds,
+        log_every=trainer.log_every,
+    )
+    with context.tracker(folder) as tracker:
+        result = fit(task, folder.path, options, fabric, tracker)
+    save_vision(folder.path / "vae.safetensors", model)
+    save_reconstructions(folder.path, model, episodes, split[1], context.device)
+    folder.finish(
+        fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
+        {"images/s": result.throughput},
+        result.validation,
+    )
+    best = result.validation
+    say(
+        f"vae: validation loss {best['loss']:.2f} (reconstruction {best['reconstruction']:.2f},"
+        f" KL {best['kl']:.2f} nats, {best['active_dims']:.0f} of {config.latent_size} dimensions"
+        f" active; {result.throughput:,.0f} images/s)"
+    )

@@ -1,0 +1,217 @@
+"""Metrics to CSV, TensorBoard and W&B, and progress bars.
+
+The CSV is tidy, one value a line: ``step,name,value,seconds``. `rewind` drops what a killed process
+logged after its last checkpoint, so that a resumed run's curves have no echoes.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+from rich.progress import Task as BarTask
+from rich.text import Text
+
+from worldmodels.artifacts import atomic_path
+from worldmodels.errors import ConfigError
+
+console = Console(highlight=False)
+COLUMNS = ("step", "name", "value", "seconds")
+
+
+class Sink(Protocol):
+    """Somewhere that metrics go to."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record values at a step."""
+        ...
+
+    def close(self) -> None:
+        """Flush and end."""
+        ...
+
+
+class Tracker:
+    """The metrics of one stage: ``metrics.csv`` in its folder, and one more sink by choice."""
+
+    def __init__(self, path: Path, sink: Sink | None = None) -> None:
+        self.path = path
+        self._sink = sink
+        self._pending: list[tuple[int, str, float, float]] = []
+        self._offset = 0.0
+        self._started = time.monotonic()
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record `values` at `step`."""
+        seconds = round(self._offset + time.monotonic() - self._started, 3)
+        self._pending += [(step, name, value, seconds) for name, value in values.items()]
+        if self._sink is not None:
+            self._sink.log(step, values)
+
+    def flush(self) -> None:
+        """Write what is pending. Call before a checkpoint: rows ahead of it are rewound."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = not self.path.exists()
+        with self.path.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if fresh:
+                writer.writerow(COLUMNS)
+            writer.writerows(self._pending)
+        self._pending = []
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after `step`, when work resumes from there."""
+        rows = [row for row in read_metrics(self.path) if row[0] <= step]
+        self._pending = []
+        self._offset = max((row[3] for row in rows), default=0.0)
+        self._started = time.monotonic()
+        if not self.path.exists():
+            return
+        with atomic_path(self.path) as temporary, temporary.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            writer.writerows(rows)
+
+    def close(self) -> None:
+        """Write what is pending and end the sink."""
+        self.flush()
+        if self._sink is not None:
+            self._sink.close()
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[tuple[int, str, float, float]]:
+    """Rows (step, name, value, seconds) of a metrics file; a torn last line is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            try:
+                rows.append(
+                    (int(row["step"]), row["name"], float(row["value"]), float(row["seconds"]))
+                )
+            except (TypeError, ValueError):
+                continue
+    return rows
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ConfigError(
+                "logger=tensorboard needs the package: pip install tensorboard"
+            ) from None
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _WandB:
+    def __init__(self, folder: Path, project: str, mode: Any, name: str, config: Any) -> None:
+        import wandb
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._run: Any = wandb.init(
+            project=project,
+            name=name,
+            dir=str(folder),
+            mode=mode,
+            config=config,
+            settings=wandb.Settings(silent=True),
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def open_sink(
+    logger: str, folder: Path, project: str, mode: str, name: str, config: Any
+) -> Sink | None:
+    """The sink that ``logger=`` names, or None for CSV alone."""
+    if logger == "tensorboard":
+        return _TensorBoard(folder)
+    if logger == "wandb":
+        return _WandB(folder, project, mode, name, config)
+    return None
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: BarTask) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.1f}/s")
+
+
+class Progress:
+    """A bar with count, rate and time left; silent when the output is no terminal."""
+
+    def __init__(self, what: str, total: int, start: int = 0) -> None:
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bars.add_task(what, total=total, completed=start, note="")
+
+    def advance(self, count: float = 1, note: str | None = None) -> None:
+        """Move the bar; `note` replaces the text at its end."""
+        fields = {} if note is None else {"note": note}
+        self._bars.update(self._task, advance=count, **fields)  # type: ignore[arg-type]
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+
+def say(message: str) -> None:
+    """Print one line above any bar."""
+    console.print(message, markup=False, soft_wrap=True)
+    sys.stdout.flush()

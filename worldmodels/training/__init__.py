@@ -1,0 +1,1 @@
+"""The fit loop: steps, validation, checkpoints, resumption."""

@@ -1,0 +1,59 @@
+"""Frames to latents, once for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from worldmodels import interrupts
+from worldmodels.data.episodes import Episode, EpisodeSet
+from worldmodels.data.latents import EncodedEpisode, write_latents
+from worldmodels.data.prefetch import prefetch
+from worldmodels.models.vae import ConvVAE, to_input
+from worldmodels.tracking import Progress
+
+BATCH = 256
+
+
+@torch.inference_mode()
+def encode_episodes(
+    episodes: EpisodeSet,
+    vision: ConvVAE,
+    path: Path,
+    attrs: Mapping[str, str],
+    device: torch.device,
+    bfloat16: bool,
+) -> None:
+    """Write the posterior of every frame to `path`, one episode in memory at a time."""
+    vision.to(device).eval()
+    with Progress("encoding episodes", episodes.num_episodes) as progress:
+
+        def encoded() -> Iterator[EncodedEpisode]:
+            numbers = range(episodes.num_episodes)
+            for episode in prefetch(episodes.episode(i) for i in numbers):
+                interrupts.check()
+                yield _encode(episode, vision, device, bfloat16)
+                progress.advance()
+
+        write_latents(path, encoded(), dict(attrs))
+
+
+def _encode(
+    episode: Episode, vision: ConvVAE, device: torch.device, bfloat16: bool
+) -> EncodedEpisode:
+    means, logvars = [], []
+    for part in torch.split(torch.from_numpy(episode.frames), BATCH):
+        with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
+            posterior = vision.encode(to_input(part.to(device)))
+        means.append(posterior.mean.float().cpu())
+        logvars.append(posterior.logvar.float().cpu())
+    return EncodedEpisode(
+        mean=torch.cat(means).numpy(),
+        logvar=torch.cat(logvars).numpy(),
+        actions=episode.actions,
+        rewards=episode.rewards,
+        terminated=episode.terminated,
+        seed=episode.seed,
+    )

@@ -1,0 +1,254 @@
+"""Processes that do jobs, and that may die or hang without harm.
+
+A pool hands jobs to worker processes, each of which has built its own tool (a world) once. The
+result of a job depends on the job alone, so the number of workers, their order and their deaths
+change nothing but the time it takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from worldmodels import interrupts
+from worldmodels.errors import WorkerError, WorldModelsError
+
+ToolT_contra = TypeVar("ToolT_contra", contravariant=True)
+ToolT = TypeVar("ToolT")
+Heartbeat = Callable[[int], None]
+ATTEMPTS = 3
+_BEAT_SECONDS = 0.5
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class Job(Protocol[ToolT_contra]):
+    """A piece of work that a worker does with its tool; sent to other processes."""
+
+    def __call__(self, tool: ToolT_contra, heartbeat: Heartbeat) -> Any:
+        """Do it. Call `heartbeat` with the steps done, often: silence is taken for a hang."""
+        ...
+
+
+def default_processes() -> int:
+    """One worker for each core that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    job: int | None = None
+    heard: float = field(default_factory=time.monotonic)
+
+
+class Pool(Generic[ToolT]):
+    """Worker processes that share out jobs.
+
+    Args:
+        setup: builds a worker's tool; must be picklable.
+        processes: how many; 0 does the jobs in this process.
+        timeout: seconds of silence after which a busy worker is replaced.
+        on_steps: told of the steps that workers report.
+    """
+
+    def __init__(
+        self,
+        setup: Callable[[], ToolT],
+        processes: int,
+        timeout: float,
+        on_steps: Heartbeat = lambda steps: None,
+    ) -> None:
+        self._setup = setup
+        self._timeout = timeout
+        self._on_steps = on_steps
+        self._size = processes
+        self._workers: list[_Worker] = []
+        self._tool: ToolT | None = None
+        self.replaced = 0
+
+    def run(self, jobs: Sequence[Job[ToolT]]) -> Iterator[tuple[int, Any]]:
+        """Yield (job number, result) as jobs are done.
+
+        Raises:
+            WorkerError: a job failed, or its worker died or hung on each of its attempts.
+            Stopped: the process was asked to stop; what was yielded is done, the rest is not.
+        """
+        if self._size == 0:
+            yield from self._run_here(jobs)
+            return
+        queue = deque(range(len(jobs)))
+        attempts = [0] * len(jobs)
+        done = 0
+        while len(self._workers) < min(self._size, len(jobs)):
+            self._workers.append(self._start())
+        while done < len(jobs):
+            interrupts.check()
+            for worker in self._workers:
+                if worker.job is None and queue:
+                    self._assign(worker, queue.popleft(), jobs)
+            for worker in self._ready():
+                message = self._receive(worker)
+                if message is None:
+                    self._retry(worker, queue, attempts, "died")
+                elif message[0] == "done":
+                    number, worker.job = worker.job, None
+                    done += 1
+                    assert number is not None
+                    yield number, message[1]
+            for worker in self._workers:
+                silent = time.monotonic() - worker.heard
+                if worker.job is not None and silent > self._timeout:
+                    self._retry(worker, queue, attempts, f"was silent for {silent:.0f} s")
+
+    def map(self, jobs: Sequence[Job[ToolT]]) -> list[Any]:
+        """The results of all jobs, in the order of the jobs."""
+        results: list[Any] = [None] * len(jobs)
+        for number, result in self.run(jobs):
+            results[number] = result
+        return results
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.process.join()
+            worker.connection.close()
+        self._workers = []
+        if self._tool is not None and hasattr(self._tool, "close"):
+            self._tool.close()
+        self._tool = None
+
+    def __enter__(self) -> Pool[ToolT]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run_here(self, jobs: Sequence[Job[ToolT]]) -> Iterator[tuple[int, Any]]:
+        if self._tool is None:
+            self._tool = self._setup()
+        for number, job in enumerate(jobs):
+            interrupts.check()
+            yield number, job(self._tool, self._beat_here)
+
+    def _beat_here(self, steps: int) -> None:
+        interrupts.check()
+        self._on_steps(steps)
+
+    def _start(self) -> _Worker:
+        ours, theirs = _SPAWN.Pipe()
+        process = _SPAWN.Process(
+            target=_serve, args=(theirs, self._setup, os.getpid()), daemon=False
+        )
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _assign(self, worker: _Worker, number: int, jobs: Sequence[Job[ToolT]]) -> None:
+        worker.job, worker.heard = number, time.monotonic()
+        # A worker that died while idle is noticed by its closed pipe at the next look.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            worker.connection.send(jobs[number])
+
+    def _ready(self) -> list[_Worker]:
+        connections = {worker.connection: worker for worker in self._workers}
+        return [connections[c] for c in wait(list(connections), timeout=0.2)]  # type: ignore[index]
+
+    def _receive(self, worker: _Worker) -> tuple[str, Any] | None:
+        """A worker's message, or None when it is dead; heartbeats are taken note of here."""
+        try:
+            kind, content = worker.connection.recv()
+        except (EOFError, ConnectionResetError):
+            return None
+        worker.heard = time.monotonic()
+        if kind == "beat":
+            self._on_steps(content)
+        elif kind == "error":
+            raise WorkerError(content)
+        return kind, content
+
+    def _retry(self, worker: _Worker, queue: deque[int], attempts: list[int], what: str) -> None:
+        """Replace a worker and put its job back at the head of the queue."""
+        worker.process.kill()
+        worker.process.join()
+        worker.connection.close()
+        self.replaced += 1
+        if worker.job is not None:
+            attempts[worker.job] += 1
+            if attempts[worker.job] >= ATTEMPTS:
+                raise WorkerError(
+                    f"a worker {what} on each of {ATTEMPTS} attempts at job {worker.job} (exit code"
+                    f" {worker.process.exitcode}; -9 is often a lack of memory: try fewer"
+                    " workers.processes or env.lanes)"
+                )
+            queue.appendleft(worker.job)
+        self._workers[self._workers.index(worker)] = self._start()
+
+
+def _serve(connection: Connection, setup: Callable[[], Any], parent: int) -> None:
+    """The life of a worker: build the tool, then do jobs until the pipe closes."""
+    _die_with(parent)
+    # Ctrl-C reaches the whole process group; the parent alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    reporter = _Reporter(connection)
+    try:
+        tool = setup()
+        while True:
+            try:
+                job = connection.recv()
+            except EOFError:
+                return
+            result = job(tool, reporter.beat)
+            reporter.flush()
+            connection.send(("done", result))
+    except WorldModelsError as error:
+        connection.send(("error", str(error)))
+    except (BrokenPipeError, ConnectionResetError):
+        return
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{os.path.basename(last.filename)}:{last.lineno}"
+        line = f"{type(error).__name__} in a worker ({place}): {error}".replace("\n", " ")
+        connection.send(("error", line))
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies, by whatever death."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux only
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class _Reporter:
+    """Sends the steps done, at most once in a while."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._steps, self._sent = 0, time.monotonic()
+
+    def beat(self, steps: int) -> None:
+        self._steps += steps
+        if time.monotonic() - self._sent > _BEAT_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        self._connection.send(("beat", self._steps))
+        self._steps, self._sent = 0, time.monotonic()

@@ -1,0 +1,182 @@
+"""Recorded episodes: the rollout loop with a recorder that writes shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldmodels.agent import load_agent
+from worldmodels.data.episodes import Episode, write_shard
+from worldmodels.envs.actions import ActionPolicy, make_action_policy
+from worldmodels.workers import Heartbeat
+from worldmodels.worlds.noise import LaneNoise
+from worldmodels.worlds.real import RealWorld
+from worldmodels.worlds.rollout import Outcome, Policy, PopulationPolicy, rollout
+from worldmodels.worlds.world import Step, World
+
+ACTION_STREAM = 4
+
+
+@dataclass(frozen=True)
+class ActionBox:
+    """The bounds of actions."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RandomDriver:
+    """Actions from a random process of `worldmodels.envs.actions`."""
+
+    process: str
+    box: ActionBox
+
+    def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
+        """A policy for one lane a seed."""
+        box = self.box
+        actions = make_action_policy(self.process, np.array(box.low), np.array(box.high))
+        actions.reset(seeds)
+        return _Blind(actions)
+
+
+@dataclass(frozen=True)
+class NoisyAgent:
+    """A trained controller, with normal noise on its actions, clipped to the box."""
+
+    folder: Path
+    noise: float
+    box: ActionBox
+
+    def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
+        """A policy for one lane a seed."""
+        agent = load_agent(self.folder)
+        acting = PopulationPolicy(
+            agent.parameters[None],
+            len(seeds),
+            world.feature_size,
+            agent.wiring.squash,
+            world.device,
+        )
+        return _Noisy(acting, self, seeds, world.device)
+
+
+Driver = RandomDriver | NoisyAgent
+
+
+class _Blind:
+    """A policy that does not look."""
+
+    def __init__(self, actions: ActionPolicy) -> None:
+        self._actions = actions
+
+    def act(self, features: Tensor) -> Tensor:
+        return torch.from_numpy(self._actions.act())
+
+    def keep(self, mask: np.ndarray) -> None:
+        self._actions.keep(mask)
+
+
+class _Noisy:
+    def __init__(
+        self,
+        acting: PopulationPolicy,
+        agent: NoisyAgent,
+        seeds: tuple[int, ...],
+        device: torch.device,
+    ) -> None:
+        self._acting, self._scale = acting, agent.noise
+        self._noise = LaneNoise(seeds, ACTION_STREAM, device)
+        self._low = torch.tensor(agent.box.low, device=device)
+        self._high = torch.tensor(agent.box.high, device=device)
+        self._time = 0
+
+    def act(self, features: Tensor) -> Tensor:
+        actions = self._acting.act(features)
+        noise = self._noise.normal(self._time, actions.shape[1])
+        self._time += 1
+        return (actions + self._scale * noise).clamp(self._low, self._high)
+
+    def keep(self, mask: np.ndarray) -> None:
+        self._acting.keep(mask)
+        self._noise.keep(torch.from_numpy(mask).to(self._low.device))
+
+
+class EpisodeRecorder:
+    """Keeps frames, actions and outcomes of every lane, in memory, until they are written."""
+
+    def begin(self, world: World) -> None:
+        """Take the first frames."""
+        assert isinstance(world, RealWorld)
+        self._frames = [[frame] for frame in world.frames]
+        count = len(self._frames)
+        self._actions: list[list[np.ndarray]] = [[] for _ in range(count)]
+        self._rewards: list[list[float]] = [[] for _ in range(count)]
+        self._ends: list[tuple[bool, bool]] = [(False, False)] * count
+
+    def record(self, lanes: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
+        """Take one step of each of `lanes`."""
+        assert isinstance(world, RealWorld)
+        for row, (lane, frame, action) in enumerate(
+            zip(lanes, world.frames, actions.cpu().numpy(), strict=True)
+        ):
+            self._frames[lane].append(frame)
+            self._actions[lane].append(action)
+            self._rewards[lane].append(step.reward[row])
+            self._ends[lane] = (bool(step.terminated[row]), bool(step.truncated[row]))
+
+    def episode(self, lane: int, seed: int) -> Episode:
+        """What was recorded in `lane`."""
+        steps = len(self._actions[lane])
+        terminated, truncated = np.zeros(steps, bool), np.zeros(steps, bool)
+        terminated[-1], truncated[-1] = self._ends[lane]
+        return Episode(
+            frames=np.stack(self._frames[lane]),
+            actions=np.stack(self._actions[lane]).astype(np.float32),
+            rewards=np.asarray(self._rewards[lane], np.float32),
+            terminated=terminated,
+            truncated=truncated,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True)
+class CollectShard:
+    """Play some seeds and write them as one shard; a job for a worker.
+
+    The shard is the unit that is whole or missing; its episodes wait in memory until the last of
+    them ends (16 episodes of 1,000 frames of 64x64: 200 MB).
+    """
+
+    path: Path
+    seeds: tuple[int, ...]
+    max_steps: int
+    driver: Driver
+    attrs: dict[str, str | int | float]
+
+    def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
+        """Play and write; returns the outcome of each episode."""
+        recorder = EpisodeRecorder()
+        policy = self.driver.policy(tool, self.seeds)
+        outcome = rollout(tool, policy, self.seeds, self.max_steps, recorder, heartbeat)
+        episodes = [recorder.episode(lane, seed) for lane, seed in enumerate(self.seeds)]
+        write_shard(self.path, episodes, self.attrs)
+        return outcome
+
+
+@dataclass(frozen=True)
+class DriveBlind:
+    """Play some seeds at random without recording; a job for a worker."""
+
+    seeds: tuple[int, ...]
+    max_steps: int
+    driver: RandomDriver
+
+    def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
+        """Play; returns the outcome of each episode."""
+        policy = self.driver.policy(tool, self.seeds)
+        return rollout(tool, policy, self.seeds, self.max_steps, None, heartbeat)

@@ -1,0 +1,151 @@
+"""The dream as a Gymnasium vector environment, for agents that know nothing of worlds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from worldmodels.models.vae import ConvVAE, to_frames
+from worldmodels.worlds.dream import DreamWorld
+
+
+class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+    """N dreams side by side, finished ones begun anew in the step after (``NEXT_STEP``).
+
+    An observation is the world's features, float32 (lanes, features): z, and h if the world has it.
+    If `decoded`, it is the frame that V makes of z, uint8 (lanes, 64, 64, 3).
+
+    Args:
+        world: the dream; this environment takes it over.
+        num_envs: lanes.
+        low: (action,) lower bounds of actions.
+        high: (action,) upper bounds of actions.
+        max_steps: time limit of a dream.
+        vision: V, whose decoder draws the frames.
+        decoded: observations are frames.
+    """
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(
+        self,
+        world: DreamWorld,
+        num_envs: int,
+        low: np.ndarray,
+        high: np.ndarray,
+        max_steps: int,
+        vision: ConvVAE | None = None,
+        decoded: bool = False,
+    ) -> None:
+        self._world, self._vision, self._max_steps = world, vision, max_steps
+        self._decoded = decoded
+        self.num_envs = num_envs
+        self.single_action_space = gymnasium.spaces.Box(
+            np.asarray(low, np.float32), np.asarray(high, np.float32)
+        )
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        space: gymnasium.spaces.Box = gymnasium.spaces.Box(
+            -np.inf, np.inf, (world.feature_size,), np.float32
+        )
+        if decoded:
+            space = gymnasium.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+        self.single_observation_space = space
+        self.observation_space = batch_space(space, num_envs)
+        self._ended = np.zeros(num_envs, bool)
+
+    def reset(
+        self,
+        *,
+        seed: int | list[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin all dreams. One seed gives lane i the episode ``seed + i``."""
+        if isinstance(seed, int):
+            super().reset(seed=seed)
+            seeds = [seed + lane for lane in range(self.num_envs)]
+        else:
+            given = [None] * self.num_envs if seed is None else list(seed)
+            if len(given) != self.num_envs:
+                raise ValueError(f"{len(given)} seeds for {self.num_envs} lanes")
+            fresh = self._fresh_seeds(self.num_envs)
+            seeds = [new if old is None else old for old, new in zip(given, fresh, strict=True)]
+        self._world.reset(seeds)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._ended = np.zeros(self.num_envs, bool)
+        return self._observe(), {}
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Dream on in every lane; those that ended in the step before begin anew instead."""
+        restarting = self._ended
+        tensor = torch.from_numpy(np.asarray(actions, np.float32)).to(self._world.device)
+        step = self._world.step(tensor)
+        if restarting.any():
+            self._world.restart(restarting, self._fresh_seeds(int(restarting.sum())))
+        self._lengths = np.where(restarting, 0, self._lengths + 1)
+        terminated = step.terminated & ~restarting
+        truncated = (self._lengths >= self._max_steps) & ~terminated
+        self._ended = terminated | truncated
+        return self._observe(), np.where(restarting, 0.0, step.reward), terminated, truncated, {}
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Let go of the world."""
+        self._world.close()
+
+    def _fresh_seeds(self, count: int) -> list[int]:
+        return [int(seed) for seed in self.np_random.integers(2**31, size=count)]
+
+    @torch.inference_mode()
+    def frames(self) -> np.ndarray:
+        """The frames dreamt now: uint8 (lanes, 64, 64, 3); raises ValueError without `vision`."""
+        if self._vision is None:
+            raise ValueError("frames are drawn by V's decoder: build this environment with vision")
+        return to_frames(self._vision.decode(self._world.latents)).cpu().numpy()
+
+    def _observe(self) -> np.ndarray:
+        return self.frames() if self._decoded else self._world.features().cpu().numpy()
+
+
+class DreamEnv(gymnasium.Env[np.ndarray, np.ndarray]):
+    """One dream as an ordinary Gymnasium environment; frames are drawn with ``render``.
+
+    Args:
+        lanes: a `DreamVectorEnv` of one lane; this environment takes it over.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+    render_mode = "rgb_array"
+
+    def __init__(self, lanes: DreamVectorEnv) -> None:
+        if lanes.num_envs != 1:
+            raise ValueError(f"a single environment needs one lane, not {lanes.num_envs}")
+        self._lanes = lanes
+        self.observation_space = lanes.single_observation_space
+        self.action_space = lanes.single_action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin a dream."""
+        super().reset(seed=seed)
+        observation, info = self._lanes.reset(seed=seed)
+        return observation[0], info
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Dream on."""
+        observation, reward, terminated, truncated, info = self._lanes.step(action[None])
+        return observation[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
+
+    def render(self) -> np.ndarray:  # type: ignore[override]  # the stub's type is a union
+        """The frame dreamt now: uint8 (64, 64, 3)."""
+        return self._lanes.frames()[0]
+
+    def close(self) -> None:
+        """Let go of the world."""
+        self._lanes.close()

@@ -1,0 +1,78 @@
+"""Random numbers that belong to an episode, not to a place in a batch.
+
+A lane's noise is a function of (episode seed, time step, dimension): a counter-based generator, as
+in Salmon et al. 2011, with the finaliser of SplitMix64 (Steele et al. 2014) as its function. So an
+episode plays out the same on any lane, in any batch, on any worker, resumed or not; candidates that
+share a seed share their luck; and there is no state to save. It is made of integer tensor
+operations and runs where the lanes are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_FIRST = 0xBF58476D1CE4E5B9 - 2**64
+_SECOND = 0x94D049BB133111EB - 2**64
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64, whose own shift would copy the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser on int64 tensors, whose products wrap as unsigned ones do."""
+    x = (x ^ _shift(x, 30)) * _FIRST
+    x = (x ^ _shift(x, 27)) * _SECOND
+    return x ^ _shift(x, 31)
+
+
+class LaneNoise:
+    """Noise for lanes that each have an episode seed.
+
+    Args:
+        seeds: (lanes,) episode seeds.
+        stream: tells apart independent uses of the same seeds.
+        device: where the numbers are wanted.
+    """
+
+    def __init__(self, seeds: Sequence[int], stream: int, device: torch.device) -> None:
+        self._stream = stream
+        keys = torch.from_numpy(np.asarray(seeds, dtype=np.int64)).to(device)
+        self._keys = _mix(
+            _mix(keys * _GOLDEN) ^ _mix(torch.tensor(stream, device=device))
+        )  # (lanes,)
+
+    def _bits(self, step: int | Tensor, size: int) -> Tensor:
+        counter = torch.arange(1, size + 1, device=self._keys.device)
+        if isinstance(step, Tensor):
+            step = step.unsqueeze(1)  # (lanes, 1)
+        return _mix(self._keys.unsqueeze(1) + (step * size + counter) * _GOLDEN)  # (lanes, size)
+
+    def uniform(self, step: int | Tensor, size: int) -> Tensor:
+        """Uniform in [0, 1): (lanes, size) float32, for time step `step`, one or one a lane."""
+        return _shift(self._bits(step, size), 40).float() * 2.0**-24
+
+    def normal(self, step: int | Tensor, size: int) -> Tensor:
+        """Standard normal: (lanes, size) float32, by Box and Muller (1958)."""
+        half = (size + 1) // 2
+        bits = self._bits(step, half)
+        # 32 bits each; half a step off zero keeps the logarithm finite.
+        radius = torch.sqrt(-2.0 * torch.log((_shift(bits, 32).double() + 0.5) * 2.0**-32))
+        angle = (bits & 0xFFFFFFFF).double() * (2.0 * math.pi * 2.0**-32)
+        pair = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)
+        return pair[:, :size].float()
+
+    def restart(self, mask: Tensor, seeds: Sequence[int]) -> None:
+        """Give the lanes where `mask` (lanes,) is True new episode seeds."""
+        self._keys[mask] = LaneNoise(seeds, self._stream, self._keys.device)._keys
+
+    def keep(self, mask: Tensor) -> None:
+        """Drop the lanes where `mask` (lanes,) is False."""
+        self._keys = self._keys[mask]

@@ -1,0 +1,93 @@
+"""Recipes: small descriptions from which any process builds a world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from worldmodels.agent import load_memory, load_vision
+from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.weights import load
+from worldmodels.worlds.dream import DreamWorld, FirstLatents
+from worldmodels.worlds.real import Perception, RealWorld
+
+
+@dataclass(frozen=True)
+class RealRecipe:
+    """A `RealWorld`.
+
+    Args:
+        env: the environment and its engine.
+        env_processes: processes that step it, when its worker is the only one.
+        vision: file of V, or None for a world without features.
+        memory: file of M, or None for features of V alone.
+        sampled: see `Perception`.
+        hidden_after: see `Perception`.
+        device: of the models.
+        bfloat16: V's arithmetic is bfloat16.
+    """
+
+    env: EnvSpec
+    env_processes: int = 1
+    vision: Path | None = None
+    memory: Path | None = None
+    sampled: bool = True
+    hidden_after: bool = False
+    device: str = "cpu"
+    bfloat16: bool = False
+
+    def build(self) -> RealWorld:
+        """Load the models and make the world."""
+        device = torch.device(self.device)
+        perception = Perception(
+            vision=load_vision(self.vision).to(device) if self.vision else None,
+            memory=load_memory(self.memory).to(device) if self.memory else None,
+            sampled=self.sampled,
+            hidden_after=self.hidden_after,
+            device=device,
+            dtype=torch.bfloat16 if self.bfloat16 else torch.float32,
+        )
+        return RealWorld(self._make_env, perception)
+
+    def _make_env(self, lanes: int) -> VectorEnv:
+        return make_lanes(self.env, lanes, self.env_processes)
+
+
+@dataclass(frozen=True)
+class DreamRecipe:
+    """A `DreamWorld`.
+
+    Args:
+        memory: file of M.
+        first_latents: file with the posteriors of first frames.
+        temperature: of the mixture.
+        use_hidden: features hold M's hidden state.
+        hidden_after: see `Perception`.
+        device: of M and the lanes.
+    """
+
+    memory: Path
+    first_latents: Path
+    temperature: float
+    use_hidden: bool = True
+    hidden_after: bool = False
+    device: str = "cpu"
+
+    def build(self) -> DreamWorld:
+        """Load the model and make the world."""
+        first = load(self.first_latents)
+        return DreamWorld(
+            load_memory(self.memory),
+            FirstLatents(np.asarray(first["mean"]), np.asarray(first["logvar"])),
+            self.temperature,
+            self.use_hidden,
+            self.hidden_after,
+            torch.device(self.device),
+        )
+
+
+Recipe = RealRecipe | DreamRecipe

@@ -1,0 +1,130 @@
+"""The one loop: policies act in a world until every lane has ended.
+
+Training in the game, training in the dream, collecting data, evaluating and watching are this loop
+with another world, policy or recorder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldmodels.models.controller import LinearControllers
+from worldmodels.worlds.world import Step, World
+
+
+class Policy(Protocol):
+    """What acts: one row of features in, one action out, for each lane."""
+
+    def act(self, features: Tensor) -> Tensor:
+        """Actions (lanes, action) for features (lanes, features)."""
+        ...
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Drop the lanes where `mask` (lanes,) is False."""
+        ...
+
+
+class Outcome(NamedTuple):
+    """How each episode went; all of shape (lanes,)."""
+
+    returns: np.ndarray  # float64, sum of rewards
+    lengths: np.ndarray  # int64, steps
+    terminated: np.ndarray  # bool, False where a time limit cut it
+
+
+class Recorder(Protocol):
+    """Sees every transition; `lanes` are the numbers the lanes had at the start."""
+
+    def begin(self, world: World) -> None:
+        """The world has been reset."""
+        ...
+
+    def record(self, lanes: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
+        """One step was taken in `lanes`; the world shows what came of it."""
+        ...
+
+
+def rollout(
+    world: World,
+    policy: Policy,
+    seeds: Sequence[int],
+    max_steps: int,
+    recorder: Recorder | None = None,
+    heartbeat: Callable[[int], None] = lambda steps: None,
+) -> Outcome:
+    """Play one episode a seed to its end, or for `max_steps`.
+
+    Ended lanes leave the batch, so that the work shrinks with them.
+
+    Args:
+        heartbeat: called each step with the number of lane steps it took.
+
+    Returns:
+        the outcome in the order of the seeds.
+    """
+    count = len(seeds)
+    returns, lengths = np.zeros(count), np.zeros(count, np.int64)
+    terminated = np.zeros(count, bool)
+    lanes = np.arange(count)
+    features = world.reset(seeds)
+    if recorder is not None:
+        recorder.begin(world)
+    for time in range(max_steps):
+        actions = policy.act(features)
+        step = world.step(actions)
+        if time == max_steps - 1:
+            step = step._replace(truncated=step.truncated | ~step.terminated)
+        returns[lanes] += step.reward
+        lengths[lanes] += 1
+        terminated[lanes] = step.terminated
+        if recorder is not None:
+            recorder.record(lanes, actions, step, world)
+        heartbeat(len(lanes))
+        features = step.features
+        alive = ~(step.terminated | step.truncated)
+        if not alive.all():
+            lanes = lanes[alive]
+            if not len(lanes):
+                break
+            world.keep(alive)
+            policy.keep(alive)
+            features = features[torch.from_numpy(alive).to(features.device)]
+    return Outcome(returns, lengths, terminated)
+
+
+class PopulationPolicy:
+    """Candidates side by side, each on its share of the lanes.
+
+    Args:
+        candidates: (candidates, parameters) float32.
+        episodes: lanes for each candidate, which follow one another.
+        feature_size: of the world.
+        squash: names of the actions' squashings.
+        device: of the world's features.
+    """
+
+    def __init__(
+        self,
+        candidates: np.ndarray,
+        episodes: int,
+        feature_size: int,
+        squash: Sequence[str],
+        device: torch.device,
+    ) -> None:
+        lanes = torch.from_numpy(candidates).to(device).repeat_interleave(episodes, dim=0)
+        self._controllers = LinearControllers(lanes, feature_size, squash)
+
+    @torch.inference_mode()
+    def act(self, features: Tensor) -> Tensor:
+        """Actions (lanes, action) for features (lanes, features)."""
+        return self._controllers.act(features)
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Drop the lanes where `mask` (lanes,) is False."""
+        device = self._controllers.weight.device
+        self._controllers.keep(torch.from_numpy(mask).to(device))
