@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
+import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -52,6 +54,9 @@ def main() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     debug = "debug=true" in sys.argv
     schema.register()
+    # Fabric tells of precisions and of Slurm's srun, which are ours to tell of.
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning_fabric")
     interrupts.install()
     try:
         compose()

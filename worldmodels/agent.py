@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from worldmodels.errors import ArtifactError
 from worldmodels.models.controller import SQUASHINGS, controller_size
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
+
+ModuleT = TypeVar("ModuleT", ConvVAE, MDNRNN)
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,7 @@ def save_vision(path: Path, vision: ConvVAE) -> None:
 
 def load_vision(path: Path) -> ConvVAE:
     """Read V; raises `ArtifactError` naming a file that is missing, damaged or something else."""
-    tree = weights.load(path)
-    return _build(path, ConvVAE, tree)
+    return _build(path, ConvVAE)
 
 
 def save_memory(path: Path, memory: MDNRNN) -> None:
@@ -71,11 +72,11 @@ def save_memory(path: Path, memory: MDNRNN) -> None:
 
 def load_memory(path: Path) -> MDNRNN:
     """Read M; raises `ArtifactError` naming a file that is missing, damaged or something else."""
+    return _build(path, MDNRNN)
+
+
+def _build(path: Path, kind: type[ModuleT]) -> ModuleT:
     tree = weights.load(path)
-    return _build(path, MDNRNN, tree)
-
-
-def _build(path: Path, kind: Any, tree: dict[str, Any]) -> Any:
     try:
         module = kind(**tree["sizes"])
         module.load_state_dict(tree["module"])

@@ -5,8 +5,8 @@ The timeline of an episode of T steps, which everything that slices time points 
     frame_0 --action_0--> reward_0, terminated_0, truncated_0, frame_1 --action_1--> ... frame_T
 
 T + 1 frames; T actions, rewards and ends. What index t holds beside ``action_t`` is the world's
-answer to it: the transition is (frame_t, action_t) -> frame_{t+1}, reward_t, terminated_t. The fatal
-action and the last frame are in the data; no transition crosses a reset.
+answer to it: the transition is (frame_t, action_t) -> frame_{t+1}, reward_t, terminated_t. The
+fatal action and the last frame are in the data; no transition crosses a reset.
 
 A shard is a few episodes, whole or absent: ``frames (F, H, W, 3)``, ``actions``, ``rewards``,
 ``terminated``, ``truncated`` of all its episodes one after another, with ``lengths`` and ``seeds``.

@@ -90,4 +90,5 @@ class FrameBatches:
         for run, begin, end in zip(runs, offsets[:-1], offsets[1:], strict=True):
             if wanted[begin:end].any():
                 frames[begin:end] = self._episodes.frames(*(int(number) for number in run))
-        return frames[order]
+        shuffled: np.ndarray = frames[order]
+        return shuffled

@@ -68,7 +68,7 @@ class SequenceBatches:
             yield batch
 
     def _plan(self, number: int) -> list[list[tuple[int, int]]]:
-        """For each row its windows (episode, first step), the next episode to the row free first."""
+        """Windows (episode, first step) by row; the next episode goes to the row free first."""
         order = self._indices
         if self._shuffle:
             order = np.random.default_rng([self._seed, number]).permutation(order)

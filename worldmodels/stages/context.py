@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -29,6 +29,7 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.engines import EnvSpec, resolve_engine
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.tracking import Tracker, open_sink, say
+from worldmodels.training import cpu
 from worldmodels.workers import Heartbeat, Pool, default_processes
 from worldmodels.worlds.collect import ActionBox
 from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
@@ -74,12 +75,15 @@ class Context:
         choice = self.config.trainer.precision
         if choice is Precision.auto:
             if self.device.type == "cuda":
-                return torch.cuda.is_bf16_supported(including_emulation=False)
+                return bool(torch.cuda.is_bf16_supported(including_emulation=False))
             return bool(torch.cpu._is_avx512_bf16_supported())
         return choice is Precision.bfloat16
 
     def fabric(self, autocast: bool = True) -> Fabric:
         """Devices and precision for training; `autocast` is off where bfloat16 does not pay."""
+        if self.device.type == "cpu":
+            cpu.tune()
+        precision: Literal["bf16-mixed", "32-true"]
         precision = "bf16-mixed" if autocast and self.bfloat16 else "32-true"
         return Fabric(accelerator=self.device.type, devices=1, precision=precision)
 

@@ -102,7 +102,7 @@ class _Loop:
     ) -> None:
         self.task, self.folder, self.options = task, folder, options
         self.fabric, self.tracker = fabric, tracker
-        optimizer = torch.optim.Adam(task.module.parameters(), lr=options.learning_rate)
+        optimizer = torch.optim.Adam(task.module.parameters(), lr=options.learning_rate, fused=True)
         module, self.optimizer = fabric.setup(task.module, optimizer)
         module.mark_forward_method("loss")  # so that it runs under autocast, as forward would
         task.module = module

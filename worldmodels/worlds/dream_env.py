@@ -142,9 +142,10 @@ class DreamEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         observation, reward, terminated, truncated, info = self._lanes.step(action[None])
         return observation[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
-    def render(self) -> np.ndarray:  # type: ignore[override]  # the stub's type is a union
+    def render(self) -> np.ndarray:
         """The frame dreamt now: uint8 (64, 64, 3)."""
-        return self._lanes.frames()[0]
+        frame: np.ndarray = self._lanes.frames()[0]
+        return frame
 
     def close(self) -> None:
         """Let go of the world."""

@@ -1,0 +1,37 @@
+"""The program as a user runs it: a process of its own, in a folder of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def environment() -> dict[str, str]:
+    """Without a display, and without settings of the machine that runs the tests."""
+    dropped = {"DISPLAY", "PYTEST_CURRENT_TEST"}
+    kept = {key: value for key, value in os.environ.items() if key not in dropped}
+    return kept | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+
+
+def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    """Start ``python -m worldmodels`` with its data below `folder`."""
+    line = [sys.executable, "-m", "worldmodels", f"data={folder}", *overrides]
+    return subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+
+
+def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    process = start(folder, *overrides)
+    output, errors = process.communicate(timeout=280)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def error_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a failure; fails itself if there are more, or a traceback."""
+    assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]

@@ -1,0 +1,262 @@
+"""The program from the outside: one smoke run, looked at from all sides, and its refusals."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import error_line, run, start
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from worldmodels import config as schema
+from worldmodels.agent import load_agent, save_agent
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.latents import LatentSet
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder after ``stage=all preset=smoke``; tests that damage it copy it first."""
+    data = tmp_path_factory.mktemp("data")
+    done = run(data, "stage=all", "preset=smoke")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return data
+
+
+@pytest.fixture
+def copy(smoke: Path, tmp_path: Path) -> Path:
+    shutil.copytree(smoke, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def manifest(data: Path, stage: str, name: str = "smoke") -> dict[str, object]:
+    record: dict[str, object] = json.loads((data / name / stage / "manifest.json").read_text())
+    return record
+
+
+def options(group: str) -> list[str]:
+    return [f"{group}={path.stem}" for path in sorted((CONF / group).glob("*.yaml"))]
+
+
+GROUPS = [path.name for path in sorted(CONF.iterdir()) if path.is_dir()]
+
+
+@pytest.mark.parametrize("override", [option for group in GROUPS for option in options(group)])
+def test_every_configuration_composes(override: str) -> None:
+    schema.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = OmegaConf.to_object(compose("config", overrides=[override]))
+    assert isinstance(config, schema.Config)
+
+
+def test_the_paper_preset_is_the_papers() -> None:
+    schema.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = OmegaConf.to_object(compose("config", overrides=["preset=paper"]))
+    assert isinstance(config, schema.Config)
+    assert (config.rollouts.episodes, config.rollouts.max_steps) == (10_000, 1000)
+    assert (config.vae.latent_size, config.vae.epochs, config.vae.batch_size) == (32, 10, 100)
+    rnn = config.rnn
+    assert (rnn.hidden_size, rnn.mixtures, rnn.epochs, rnn.batch_size) == (256, 5, 40, 100)
+    controller = config.controller
+    assert (controller.population, controller.episodes, controller.generations) == (64, 16, 1800)
+
+
+def test_a_smoke_run_leaves_every_artifact(smoke: Path) -> None:
+    for stage in STAGES:
+        record = manifest(smoke, stage)
+        assert record["state"] == "complete"
+        assert record["versions"]["torch"]  # type: ignore[index]
+    scores = json.loads((smoke / "smoke/evaluate/scores.json").read_text())
+    assert set(scores) == {"agent", "random policy"}
+    for score in scores.values():
+        assert score["seeds"] == [0, 1]
+        assert len(score["returns"]) == 2
+        assert score["mean"] == pytest.approx(np.mean(score["returns"]))
+        assert score["interval"][0] <= score["mean"] <= score["interval"][1]
+    assert (smoke / "smoke/evaluate/median.mp4").stat().st_size > 1000
+    page = (smoke / "smoke/report/index.html").read_text()
+    assert "src=\"http" not in page
+    episodes = EpisodeSet.open([smoke / "smoke/rollouts"])
+    assert (episodes.num_episodes, episodes.num_frames) == (8, 8 * 41)
+    assert LatentSet(smoke / "smoke/rnn/latents.h5").lengths.tolist() == [40] * 8
+
+
+def test_latents_are_what_the_saved_vae_makes_of_the_frames(smoke: Path) -> None:
+    import torch
+
+    from worldmodels.models.vae import to_input
+
+    agent = load_agent(smoke / "smoke/controller/agent")
+    latents = LatentSet(smoke / "smoke/rnn/latents.h5")
+    frames = EpisodeSet.open([smoke / "smoke/rollouts"]).episode(3).frames
+    with torch.inference_mode():
+        mean = agent.vision.encode(to_input(torch.from_numpy(frames))).mean.numpy()
+    # bfloat16 has eight bits of mantissa.
+    np.testing.assert_allclose(latents.episode(3).mean, mean, atol=0.1 * np.abs(mean).max())
+
+
+def test_run_again_does_nothing(smoke: Path) -> None:
+    before = {stage: manifest(smoke, stage) for stage in STAGES[:-1]}
+    done = run(smoke, "stage=all", "preset=smoke")
+    assert done.returncode == 0
+    assert {stage: manifest(smoke, stage) for stage in STAGES[:-1]} == before
+
+
+def test_help_and_configuration_are_shown(tmp_path: Path) -> None:
+    done = run(tmp_path, "--help")
+    assert done.returncode == 0
+    assert "python -m worldmodels stage=all" in done.stdout
+    done = run(tmp_path, "--cfg", "job", "vae.latent_size=64")
+    assert "latent_size: 64" in done.stdout
+
+
+def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(smoke: Path) -> None:
+    done = run(
+        smoke,
+        "--multirun",
+        "stage=controller",
+        "preset=smoke",
+        "base=smoke",
+        "controller.world=dream",
+        "controller.temperature=0.5,1.0",
+        "run=dream-${controller.temperature}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for temperature in (0.5, 1.0):
+        record = manifest(smoke, "controller", f"dream-{temperature}")
+        assert record["config"]["controller.temperature"] == temperature  # type: ignore[index]
+
+
+def test_a_trained_agent_from_elsewhere_is_evaluated(smoke: Path, tmp_path: Path) -> None:
+    shutil.copytree(smoke / "smoke/controller/agent", tmp_path / "agent")
+    done = run(
+        tmp_path,
+        "stage=evaluate",
+        "preset=smoke",
+        f"model={tmp_path / 'agent'}",
+        "evaluate.first_seed=0",
+        "evaluate.video=false",
+    )
+    assert done.returncode == 0, done.stderr
+    theirs = json.loads((smoke / "smoke/evaluate/scores.json").read_text())
+    ours = json.loads((tmp_path / "smoke/evaluate/scores.json").read_text())
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["vae.latnt_size=3"], "latnt_size"),
+        (["stage=fly"], "fly"),
+        (["vae.latent_size=many"], "vae.latent_size"),
+        (["preset=huge"], "huge"),
+        (["stage=vae"], "stage=rollouts"),
+        (["stage=rollouts", "env.engine=warp"], "engine"),
+        (["stage=evaluate", "model=nowhere"], "nowhere"),
+        (["device=cuda"], "device=cuda"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_them(
+    tmp_path: Path, overrides: list[str], said: str
+) -> None:
+    if overrides == ["device=cuda"]:
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU here")
+        overrides = ["stage=rollouts", "device=cuda"]
+    assert said in error_line(run(tmp_path, "preset=smoke", *overrides))
+
+
+def test_an_artifact_made_from_another_upstream_is_refused(copy: Path) -> None:
+    done = run(copy, "stage=vae", "preset=smoke", "vae.learning_rate=2e-3", "fresh=true")
+    assert done.returncode == 0, done.stderr
+    line = error_line(run(copy, "stage=rnn", "preset=smoke"))
+    assert "made from another vae" in line
+    assert "fresh=true" in line
+
+
+def test_a_truncated_shard_is_named_and_collected_again(copy: Path) -> None:
+    path = copy / "smoke/rollouts/shard-00001.h5"
+    fingerprint = manifest(copy, "rollouts")["fingerprint"]
+    path.write_bytes(path.read_bytes()[:-5000])
+    line = error_line(run(copy, "stage=vae", "preset=smoke", "fresh=true"))
+    assert "shard-00001.h5 is damaged" in line
+    assert "stage=rollouts" in line
+    done = run(copy, "stage=rollouts", "preset=smoke")
+    assert done.returncode == 0, done.stderr
+    assert manifest(copy, "rollouts")["fingerprint"] == fingerprint
+
+
+def test_a_damaged_shard_can_be_left_out_by_choice(copy: Path) -> None:
+    path = copy / "smoke/rollouts/shard-00001.h5"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(bytes(content))
+    done = run(copy, "stage=inspect", "preset=smoke", "rollouts.on_corrupt=skip")
+    assert done.returncode == 0, done.stderr
+    assert "shard-00001.h5" in done.stdout + done.stderr
+
+
+def test_a_controller_of_another_world_is_refused(copy: Path) -> None:
+    folder = copy / "smoke/controller/agent"
+    agent = load_agent(folder)
+    save_agent(folder, agent.vision, agent.memory, agent.parameters[:-3], agent.wiring)
+    line = error_line(run(copy, "stage=evaluate", "preset=smoke", "fresh=true"))
+    assert "parameters" in line
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(copy: Path) -> None:
+    line = error_line(
+        run(
+            copy,
+            "stage=vae",
+            "preset=smoke",
+            "fresh=true",
+            "vae.epochs=4",
+            "vae.learning_rate=1e30",
+            "trainer.checkpoint_seconds=0",
+        )
+    )
+    assert "the loss is" in line
+    assert (copy / "smoke/vae/checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_saves_and_exits_75(copy: Path, number: signal.Signals) -> None:
+    arguments = ("stage=vae", "preset=smoke", "fresh=true", "vae.epochs=400", "run=smoke")
+    process = start(copy, *arguments, "trainer.log_every=1", "trainer.checkpoint_seconds=0.2")
+    path = copy / "smoke/vae/checkpoint.safetensors"
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 75, output + errors
+    assert "progress is saved" in errors
+
+
+def test_metrics_go_to_tensorboard_and_wandb(copy: Path) -> None:
+    for logger in ("tensorboard", "wandb"):
+        done = run(copy, "stage=vae", "preset=smoke", "fresh=true", f"logger={logger}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = [path.name for path in (copy / "smoke/vae").rglob("*") if path.is_file()]
+        assert "metrics.csv" in found
+        assert any("tfevents" in n or n.endswith(".wandb") for n in found), found
+
+
+def test_nothing_is_drawn_where_there_is_no_terminal(smoke: Path) -> None:
+    done = run(smoke, "stage=inspect", "preset=smoke")
+    assert isinstance(done, subprocess.CompletedProcess)
+    assert "\x1b" not in done.stdout

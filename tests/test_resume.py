@@ -1,0 +1,103 @@
+"""Kill, resume, compare: the artifact is the one that an uninterrupted run makes."""
+
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+from command import run, start
+
+BASE = ("preset=smoke", "trainer.checkpoint_seconds=0.1", "rnn.baselines=false", "env.lanes=2")
+LONG = {
+    "rollouts": ("rollouts.episodes=24", "rollouts.max_steps=150", "env.max_steps=150"),
+    "vae": ("vae.epochs=12",),
+    "rnn": ("rnn.epochs=150",),
+    "controller": ("controller.generations=12", "controller.select_every=4"),
+}
+"""Work of some seconds for each stage, so that there is a middle to be killed in."""
+
+
+def overrides(stage: str) -> list[str]:
+    return [*BASE, f"stage={stage}", *LONG[stage]]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every stage without interruption."""
+    data = tmp_path_factory.mktemp("reference")
+    for stage in LONG:
+        done = run(data, *overrides(stage))
+        assert done.returncode == 0, done.stdout + done.stderr
+    return data
+
+
+def fingerprint(data: Path, stage: str) -> str:
+    return str(json.loads((data / "smoke" / stage / "manifest.json").read_text())["fingerprint"])
+
+
+def killed_until_done(data: Path, stage: str, kills: int, rng: random.Random) -> int:
+    """Kill the stage at random moments while it works, then let it finish; the kills that hit."""
+    hits = 0
+    for _ in range(kills):
+        process = start(data, *overrides(stage))
+        folder = data / "smoke" / stage
+        began = time.monotonic()
+        # Wait for work to begin: killing the imports proves nothing.
+        while process.poll() is None and not (folder / "manifest.json").exists():
+            time.sleep(0.02)
+        if hits:
+            time.sleep(max(0.0, 3.0 - (time.monotonic() - began)))
+        time.sleep(rng.uniform(0.0, 6.0))
+        if process.poll() is None:
+            process.kill()
+            hits += 1
+        process.communicate()
+    done = run(data, *overrides(stage))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return hits
+
+
+def copy_upstream(reference: Path, data: Path, stage: str) -> None:
+    import shutil
+
+    for earlier in list(LONG)[: list(LONG).index(stage)]:
+        shutil.copytree(reference / "smoke" / earlier, data / "smoke" / earlier)
+
+
+@pytest.mark.parametrize("stage", list(LONG))
+def test_one_kill(reference: Path, tmp_path: Path, stage: str) -> None:
+    copy_upstream(reference, tmp_path, stage)
+    rng = random.Random(stage)
+    hits = killed_until_done(tmp_path, stage, 1, rng)
+    assert hits == 1, "the stage ended before it could be killed: make it longer"
+    assert fingerprint(tmp_path, stage) == fingerprint(reference, stage)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("stage", list(LONG))
+def test_many_kills_at_random_moments(reference: Path, tmp_path: Path, stage: str) -> None:
+    copy_upstream(reference, tmp_path, stage)
+    rng = random.Random()
+    hits = killed_until_done(tmp_path, stage, 6, rng)
+    assert hits >= 2
+    assert fingerprint(tmp_path, stage) == fingerprint(reference, stage)
+
+
+@pytest.mark.parametrize("processes", [0, 1, 3])
+def test_the_number_of_workers_changes_nothing(
+    reference: Path, tmp_path: Path, processes: int
+) -> None:
+    copy_upstream(reference, tmp_path, "controller")
+    done = run(tmp_path, *overrides("controller"), f"workers.processes={processes}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert fingerprint(tmp_path, "controller") == fingerprint(reference, "controller")
+
+
+def test_more_episodes_are_added_to_those_that_are_there(reference: Path, tmp_path: Path) -> None:
+    few = [*overrides("rollouts"), "rollouts.episodes=7"]
+    assert run(tmp_path, *few).returncode == 0
+    done = run(tmp_path, *overrides("rollouts"))
+    assert done.returncode == 0, done.stderr
+    assert fingerprint(tmp_path, "rollouts") == fingerprint(reference, "rollouts")
