@@ -55,6 +55,11 @@ class Mixture(NamedTuple):
         std = self.log_std.gather(-1, component).squeeze(-1).exp()
         return mean + std * math.sqrt(temperature) * normal
 
+    def mode(self) -> Tensor:
+        """The mean of each dimension's likeliest component: (..., latent)."""
+        likeliest = self.logits.argmax(dim=-1, keepdim=True)
+        return self.mean.gather(-1, likeliest).squeeze(-1)
+
 
 class Prediction(NamedTuple):
     """What the head says of the next step."""

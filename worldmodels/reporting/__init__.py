@@ -1,0 +1,1 @@
+"""Results made visible: scores, pictures, films and the report page."""

@@ -1,0 +1,31 @@
+"""Stage ``report``: one self-contained page of what the run did. Always made anew."""
+
+from __future__ import annotations
+
+from worldmodels.agent import load_memory, load_vision
+from worldmodels.artifacts import atomic_path, fingerprint_file
+from worldmodels.reporting.page import render
+from worldmodels.reporting.pictures import film_strip, save_picture
+from worldmodels.stages.context import Context
+from worldmodels.tracking import say
+
+STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
+
+
+def run(context: Context) -> None:
+    """Write ``index.html`` from the manifests, metrics and pictures of the finished stages."""
+    finished = {stage: context.run.locate(stage) for stage in STAGES if context.run.has(stage)}
+    folder = context.run.begin("report", {}, {}, fresh=True)
+    strip = None
+    if {"rollouts", "vae", "rnn"} <= finished.keys():
+        episodes = context.episodes()
+        _, validation = episodes.split(context.config.rnn.validation_fraction, context.config.seed)
+        vision = load_vision(finished["vae"] / "vae.safetensors")
+        memory = load_memory(finished["rnn"] / "rnn.safetensors")
+        strip = folder.path / "film_strip.png"
+        save_picture(strip, film_strip(vision, memory, episodes, int(validation[0])))
+    path = folder.path / "index.html"
+    with atomic_path(path) as temporary:
+        temporary.write_text(render(context.run.root.name, finished, strip))
+    folder.finish(fingerprint_file(path))
+    say(f"report: wrote {path}")
