@@ -40,19 +40,42 @@ def run_stage(config: schema.Config) -> None:
         module.run(context)
 
 
+class _Escape(BaseException):
+    """Carries an error past Hydra, which would print lines of its own about an Exception."""
+
+
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def compose(composed: DictConfig) -> None:
     """What Hydra calls with the composed configuration, once for each job of a sweep."""
-    config = OmegaConf.to_object(composed)
-    assert isinstance(config, schema.Config)
-    run_stage(config)
+    try:
+        config = OmegaConf.to_object(composed)
+        assert isinstance(config, schema.Config)
+        run_stage(config)
+    except Exception as error:
+        raise _Escape from error
+
+
+def explain(error: BaseException) -> int:
+    """Say on one line what ended the process; its exit code."""
+    if isinstance(error, Stopped):
+        print(f"stopped by {error}: progress is saved, the same command goes on", file=sys.stderr)
+        return EXIT_STOPPED
+    if isinstance(error, KeyboardInterrupt):
+        print("interrupted at once: goes on from the last checkpoint", file=sys.stderr)
+        return EXIT_STOPPED
+    line = " ".join(str(error).split())
+    if not isinstance(error, WorldModelsError | HydraException | OmegaConfBaseException):
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}:{last.lineno}"
+        line = f"{type(error).__name__}: {line} ({place}; debug=true shows the traceback)"
+    print(f"error: {line}", file=sys.stderr)
+    return EXIT_ERROR
 
 
 def main() -> int:
     """The process: its exit codes are in `worldmodels.errors`."""
     # Hydra would print errors in several lines and exit; raised to here they become one.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    debug = "debug=true" in sys.argv
     schema.register()
     # Fabric tells of precisions and of Slurm's srun, which are ours to tell of.
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
@@ -60,29 +83,12 @@ def main() -> int:
     interrupts.install()
     try:
         compose()
-    except Stopped as stop:
-        print(f"stopped by {stop}: progress is saved, the same command goes on", file=sys.stderr)
-        return EXIT_STOPPED
-    except KeyboardInterrupt:
-        print("interrupted at once: goes on from the last checkpoint", file=sys.stderr)
-        return EXIT_STOPPED
-    except (WorldModelsError, HydraException, OmegaConfBaseException) as error:
-        if debug:
-            traceback.print_exc()
-        line = " ".join(str(error).split())
-        print(f"error: {line}", file=sys.stderr)
-        return EXIT_ERROR
-    except Exception as error:
-        if debug:
-            traceback.print_exc()
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        line = " ".join(str(error).split())
-        print(
-            f"error: {type(error).__name__}: {line} ({Path(last.filename).name}:{last.lineno};"
-            " debug=true shows the traceback)",
-            file=sys.stderr,
-        )
-        return EXIT_ERROR
+    except (_Escape, Exception, KeyboardInterrupt) as caught:
+        error = caught.__cause__ if isinstance(caught, _Escape) else caught
+        assert error is not None
+        if "debug=true" in sys.argv:
+            traceback.print_exception(error)
+        return explain(error)
     return 0
 
 
