@@ -15,7 +15,7 @@ def environment() -> dict[str, str]:
 
 def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     """Start ``python -m worldmodels`` with its data below `folder`."""
-    line = [sys.executable, "-m", "worldmodels", f"data={folder}", *overrides]
+    line = [sys.executable, "-m", "worldmodels", *overrides, f"data={folder}"]
     return subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )

@@ -233,9 +233,10 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(copy: Pat
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_signal_saves_and_exits_75(copy: Path, number: signal.Signals) -> None:
+    path = copy / "smoke/vae/checkpoint.safetensors"
+    path.unlink()
     arguments = ("stage=vae", "preset=smoke", "fresh=true", "vae.epochs=400", "run=smoke")
     process = start(copy, *arguments, "trainer.log_every=1", "trainer.checkpoint_seconds=0.2")
-    path = copy / "smoke/vae/checkpoint.safetensors"
     deadline = time.monotonic() + 60
     while not path.exists():
         assert process.poll() is None, process.communicate()

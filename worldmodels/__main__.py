@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import traceback
-import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -77,9 +75,6 @@ def main() -> int:
     # Hydra would print errors in several lines and exit; raised to here they become one.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     schema.register()
-    # Fabric tells of precisions and of Slurm's srun, which are ours to tell of.
-    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning_fabric")
     interrupts.install()
     try:
         compose()

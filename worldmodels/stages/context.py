@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -81,6 +83,9 @@ class Context:
 
     def fabric(self, autocast: bool = True) -> Fabric:
         """Devices and precision for training; `autocast` is off where bfloat16 does not pay."""
+        # It tells of precisions and of Slurm's srun, and sets its own level when imported.
+        logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module="lightning_fabric")
         if self.device.type == "cpu":
             cpu.tune()
         precision: Literal["bf16-mixed", "32-true"]
