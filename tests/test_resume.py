@@ -11,7 +11,7 @@ from command import run, start
 BASE = ("preset=smoke", "trainer.checkpoint_seconds=0.1", "rnn.baselines=false", "env.lanes=2")
 LONG = {
     "rollouts": ("rollouts.episodes=24", "rollouts.max_steps=150", "env.max_steps=150"),
-    "vae": ("vae.epochs=12",),
+    "vae": ("vae.epochs=4",),
     "rnn": ("rnn.epochs=150",),
     "controller": ("controller.generations=12", "controller.select_every=4"),
 }
@@ -20,6 +20,9 @@ LONG = {
 
 def overrides(stage: str) -> list[str]:
     return [*BASE, f"stage={stage}", *LONG[stage]]
+
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,6 @@ def test_one_kill(reference: Path, tmp_path: Path, stage: str) -> None:
     assert fingerprint(tmp_path, stage) == fingerprint(reference, stage)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("stage", list(LONG))
 def test_many_kills_at_random_moments(reference: Path, tmp_path: Path, stage: str) -> None:

@@ -200,6 +200,11 @@ class _Loop:
         state = weights.load(self.folder / "checkpoint.safetensors")
         self.task.module.load_state_dict(state["module"])
         self.optimizer.load_state_dict(state["optimizer"])
+        # The fused Adam walks weights and moments side by side in memory, so a moment must lie as
+        # its weight does: channels last, for a convolution.
+        for parameter, moments in self.optimizer.state.items():
+            for name in ("exp_avg", "exp_avg_sq"):
+                moments[name] = torch.empty_like(parameter).copy_(moments[name])
         self.epoch, self.batch, self.step = state["epoch"], state["batch"], state["step"]
         self.best = state["best"]
         self.carry = weights.state_on(self.fabric.device, state["carry"])
