@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: run test test-slow lint format clean
+.PHONY: run test test-slow bench lint format clean
 
 # The whole pipeline on real CarRacing, in minutes.
 run: $(VENV)/.run
@@ -21,6 +21,10 @@ lint: $(VENV)/.dev
 # Proofs that take minutes: kill and resume at random moments, the quick preset's scores.
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+# Every part beside the plain loops that most reimplementations have: minutes.
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/throughput.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

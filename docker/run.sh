@@ -29,7 +29,7 @@ if [[ ${1:-} == --build ]]; then
     shift
     commit=$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)
     docker build --file "$root/docker/Dockerfile" --tag "$IMAGE" \
-        --label "org.opencontainers.image.revision=$commit" "$root"
+        --build-arg "COMMIT=$commit" --label "org.opencontainers.image.revision=$commit" "$root"
     [[ $# -gt 0 ]] || exit 0
 fi
 # Without this check docker would look for a stranger's image of this name on Docker Hub.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from worldmodels import seeds, weights
 from worldmodels.artifacts import JsonLines, Run, atomic_path
-from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.errors import ArtifactError, ConfigError, Stopped
 from worldmodels.tracking import Tracker, read_metrics
 
 
@@ -185,9 +185,10 @@ def test_evaluation_seeds_outside_their_range_are_refused() -> None:
 
 def test_time_is_counted_over_pauses(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
-    work = run.begin("vae", {}, {})
-    time.sleep(0.05)
-    work.pause()
-    run.begin("vae", {}, {}).finish("abc")
+    with pytest.raises(Stopped), run.begin("vae", {}, {}):
+        time.sleep(0.05)
+        raise Stopped("SIGTERM")
+    with run.begin("vae", {}, {}) as work:
+        work.finish("abc")
     assert run.manifest("vae")["wall_s"] >= 0.05
     assert np.isfinite(run.manifest("vae")["wall_s"])

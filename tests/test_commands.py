@@ -1,6 +1,7 @@
 """The program from the outside: one smoke run, looked at from all sides, and its refusals."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -84,7 +85,10 @@ def test_a_smoke_run_leaves_every_artifact(smoke: Path) -> None:
         assert score["interval"][0] <= score["mean"] <= score["interval"][1]
     assert (smoke / "smoke/evaluate/median.mp4").stat().st_size > 1000
     page = (smoke / "smoke/report/index.html").read_text()
-    assert 'src="http' not in page
+    loaded = re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?([^"\')\s>]+)', page)
+    assert len(loaded) > 5
+    assert all(source.startswith(("data:", "#")) for source in loaded)
+    assert "is not finished" not in page
     episodes = EpisodeSet.open([smoke / "smoke/rollouts"])
     assert (episodes.num_episodes, episodes.num_frames) == (8, 8 * 41)
     assert LatentSet(smoke / "smoke/rnn/latents.h5").lengths.tolist() == [40] * 8

@@ -22,11 +22,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from worldmodels.errors import ArtifactError
+from worldmodels.resources import Meter
 
 PACKAGES = ("torch", "gymnasium", "envpool", "Box2D", "cma", "h5py", "numpy", "hydra-core")
 MANIFEST = "manifest.json"
@@ -138,6 +140,8 @@ def provenance() -> dict[str, Any]:
         commit = done.stdout.strip() or None
     except (OSError, subprocess.TimeoutExpired):
         commit = None
+    # An image of a container has the package but not its history.
+    commit = commit or os.environ.get("WORLDMODELS_COMMIT")
     return {
         "python": platform.python_version(),
         "versions": versions,
@@ -148,13 +152,31 @@ def provenance() -> dict[str, Any]:
 
 @dataclass
 class StageFolder:
-    """A stage at work in its folder. Made by `Run.begin`."""
+    """A stage at work in its folder. Made by `Run.begin`.
+
+    As a context it notes, when the stage ends before its work is done, the time that went into it;
+    the time of a process that was killed outright is not known and not counted.
+    """
 
     stage: str
     path: Path
     record: dict[str, Any]
     complete: bool
     started: float = field(default_factory=time.monotonic)
+    meter: Meter = field(default_factory=Meter)
+
+    def __enter__(self) -> StageFolder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.complete and self.path.exists():
+            self._count()
+            write_json(self.path / MANIFEST, self.record)
 
     def finish(
         self,
@@ -166,26 +188,35 @@ class StageFolder:
 
         Args:
             fingerprint: of the content, so that equal artifacts have equal fingerprints.
-            throughput: rates of this process's work by unit, for example ``{"images/s": 1500.0}``.
+            throughput: rates by unit, for example ``{"images/s": 1500.0}``.
             summary: results worth reading without opening the artifact.
         """
-        wall = self.record.get("wall_s", 0.0) + time.monotonic() - self.started
+        self._count()
         self.record |= {
             "state": "complete",
             "fingerprint": fingerprint,
-            "wall_s": round(wall, 3),
             "throughput": dict(throughput or {}) or self.record.get("throughput", {}),
             "summary": dict(summary or {}),
         }
         write_json(self.path / MANIFEST, self.record)
         self.complete = True
 
-    def pause(self) -> None:
-        """Note the time spent so far, when the stage stops before its end."""
-        self.record["wall_s"] = round(
-            self.record.get("wall_s", 0.0) + time.monotonic() - self.started, 3
-        )
-        write_json(self.path / MANIFEST, self.record)
+    def _count(self) -> None:
+        """Add this process's time and memory to what earlier ones used."""
+        before = self.record.get("resources", {"cpu_s": 0.0, "peak_bytes": {}})
+        used = self.meter.read()
+        peaks = before["peak_bytes"] | {
+            where: max(peak, before["peak_bytes"].get(where, 0))
+            for where, peak in used["peak_bytes"].items()
+        }
+        wall = self.record.get("wall_s", 0.0) + time.monotonic() - self.started
+        self.record |= {
+            "wall_s": round(wall, 3),
+            "resources": {
+                "cpu_s": round(before["cpu_s"] + used["cpu_s"], 3),
+                "peak_bytes": peaks,
+            },
+        }
 
 
 class Run:
@@ -273,7 +304,11 @@ class Run:
             self._refuse_other(stage, old, record, growable)
             grown = any(old["config"].get(key) != config.get(key) for key in growable)
             complete = old["state"] == "complete" and not grown
-            record = old if complete else record | {"wall_s": old.get("wall_s", 0.0)}
+            if complete:
+                record = old
+            else:
+                used = {key: old[key] for key in ("wall_s", "resources") if key in old}
+                record |= used
         if not complete:
             write_json(folder / MANIFEST, record)
         return StageFolder(stage, folder, record, complete)

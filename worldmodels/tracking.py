@@ -30,7 +30,11 @@ from worldmodels.artifacts import atomic_path
 from worldmodels.errors import ConfigError
 
 console = Console(highlight=False)
+if not console.is_terminal:
+    console.width = 120  # a log file has no width of its own, and 80 columns break tables
 COLUMNS = ("step", "name", "value", "seconds")
+Row = tuple[int, str, float, float]
+"""Of a metrics file: step, name, value, seconds of work up to then."""
 
 
 class Sink(Protocol):
@@ -51,7 +55,7 @@ class Tracker:
     def __init__(self, path: Path, sink: Sink | None = None) -> None:
         self.path = path
         self._sink = sink
-        self._pending: list[tuple[int, str, float, float]] = []
+        self._pending: list[Row] = []
         self._offset = 0.0
         self._started = time.monotonic()
 
@@ -104,7 +108,7 @@ class Tracker:
         self.close()
 
 
-def read_metrics(path: Path) -> list[tuple[int, str, float, float]]:
+def read_metrics(path: Path) -> list[Row]:
     """Rows (step, name, value, seconds) of a metrics file; a torn last line is left out."""
     if not path.exists():
         return []

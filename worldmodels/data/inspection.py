@@ -1,8 +1,6 @@
-"""What is in a data set: numbers for a table, and frames for a look."""
+"""What is in a data set: numbers for a table."""
 
 from __future__ import annotations
-
-import numpy as np
 
 from worldmodels.data.episodes import EpisodeSet
 
@@ -30,19 +28,3 @@ def describe(episodes: EpisodeSet) -> list[tuple[str, str]]:
         ("fingerprint", episodes.fingerprint),
         *[("left out (damaged)", str(path)) for path in episodes.skipped],
     ]
-
-
-def contact_sheet(episodes: EpisodeSet, rows: int = 6, columns: int = 12) -> np.ndarray:
-    """A picture of `rows` episodes spread over the set, each a row of frames from start to end.
-
-    Returns:
-        uint8 (rows * (H + 2), columns * (W + 2), 3).
-    """
-    chosen = np.linspace(0, episodes.num_episodes - 1, min(rows, episodes.num_episodes))
-    strips = []
-    for index in chosen.round().astype(int):
-        frames = episodes.episode(int(index)).frames
-        picked = frames[np.linspace(0, len(frames) - 1, columns).round().astype(int)]
-        bordered = np.pad(picked, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=255)
-        strips.append(np.concatenate(list(bordered), axis=1))
-    return np.concatenate(strips, axis=0)

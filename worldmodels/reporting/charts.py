@@ -1,69 +1,93 @@
-"""Charts of metrics, as SVG that stands in a page."""
+"""Charts of metrics, as SVG that stands in a page and takes its text colour."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from worldmodels.tracking import read_metrics
+from worldmodels.tracking import Row
 
-Row = tuple[int, str, float, float]
+_INK = "#010203"
+"""Stands for the page's text colour until the SVG is written."""
+
+_LINES = ("#3b82d0", "#e07b39", "#5aa469", "#a56cc1")
+"""Legible on white and on black."""
+
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",  # the page's own font
+    "font.size": 10,
+    "text.color": _INK,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+}
 
 
-def curves(
-    path: Path, names: dict[str, str], x_label: str, y_label: str, log: bool = False
-) -> str | None:
-    """A chart of some metrics of a file over their steps, or None where it has none of them.
+@dataclass(frozen=True)
+class Chart:
+    """What a chart shows.
 
     Args:
-        names: metric -> label.
+        lines: metric -> label.
+        x_label: of the horizontal axis.
+        y_label: of the vertical axis.
+        log: whether the vertical axis is logarithmic.
+        along: metric whose running sum is the horizontal axis; the step if None.
     """
-    rows = read_metrics(path)
-    if not any(row[1] in names for row in rows):
-        return None
-    figure = Figure(figsize=(6, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    for name, label in names.items():
-        points = [(row[0], row[2]) for row in rows if row[1] == name]
-        if points:
-            sparse = len(points) < 30
-            axes.plot(*zip(*points, strict=True), label=label, marker="o" if sparse else None, ms=3)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    if log:
-        axes.set_yscale("log")
-    return _svg(figure)
+
+    lines: Mapping[str, str]
+    x_label: str
+    y_label: str
+    log: bool = False
+    along: str | None = None
 
 
-def over_environment_steps(path: Path) -> str | None:
-    """The CMA-ES curve over the steps that were played for it."""
-    rows = read_metrics(path)
-    steps, total = [], 0.0
-    for row in rows:
-        if row[1] == "fitness/steps":
-            total += row[2]
-            steps.append(total)
-    if not steps:
-        return None
-    figure = Figure(figsize=(6, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    for name in ("mean", "best"):
-        values: Sequence[float] = [row[2] for row in rows if row[1] == f"fitness/{name}"]
-        axes.plot(steps, values, label=f"{name} of the generation")
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("return")
-    return _svg(figure)
-
-
-def _svg(figure: Figure) -> str:
-    axes = figure.axes[0]
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize="small")
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+def draw(chart: Chart, rows: list[Row]) -> str | None:
+    """`chart` of metrics as an ``<svg>`` element, or None where `rows` has none of its lines."""
+    places = _running_sum(rows, chart.along) if chart.along else None
+    salt = {"svg.hashsalt": f"{chart.y_label} {chart.x_label}"}
+    with mpl.rc_context(_STYLE | salt):  # type: ignore[arg-type]
+        figure = Figure(figsize=(5.6, 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        for (name, label), colour in zip(chart.lines.items(), _LINES, strict=False):
+            points = [(float(row[0]), row[2]) for row in rows if row[1] == name]
+            if places is not None:
+                points = [
+                    (places[int(step)], value) for step, value in points if int(step) in places
+                ]
+            if points:
+                marker = "o" if len(points) < 30 else None
+                axes.plot(
+                    *zip(*points, strict=True), label=label, color=colour, marker=marker, ms=3
+                )
+        if not axes.lines:
+            return None
+        axes.set_xlabel(chart.x_label)
+        axes.set_ylabel(chart.y_label)
+        if chart.log:
+            axes.set_yscale("log")
+        axes.grid(alpha=0.2, color=_INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize="small")
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return text[text.index("<svg") :].replace(_INK, "currentColor")
+
+
+def _running_sum(rows: list[Row], name: str) -> dict[int, float]:
+    """Step -> the sum of metric `name` up to it."""
+    total, sums = 0.0, {}
+    for step, metric, value, _ in rows:
+        if metric == name:
+            total += value
+            sums[step] = total
+    return sums

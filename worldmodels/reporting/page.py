@@ -9,153 +9,216 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels.artifacts import read_json
-from worldmodels.reporting.charts import curves, over_environment_steps
-from worldmodels.reporting.scores import PAPER_ROWS
+from worldmodels.reporting.charts import Chart, draw
+from worldmodels.reporting.pictures import DreamStrip, png
+from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, score_rows
+from worldmodels.tracking import read_metrics
 
 Folders = dict[str, Path]
 """The finished stages of a run and their folders."""
 
 _STYLE = """
-:root { color-scheme: light dark }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-h1, h2 { line-height: 1.2 } h2 { margin-top: 2.5rem; border-bottom: 1px solid #8886 }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-td, th { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #8884;
-  vertical-align: top; overflow-wrap: anywhere }
-figure { margin: 1rem 0 } figcaption { color: #888; font-size: .9rem }
-img, video { width: 100%; image-rendering: pixelated; border-radius: 4px }
+:root { color-scheme: light dark; --faint: #8883 }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 66rem; margin: 2rem auto; padding: 0 1rem }
+h1, h2 { line-height: 1.2 } h2 { margin-top: 3rem; border-bottom: 1px solid var(--faint) }
+.figures { display: flex; flex-wrap: wrap; gap: .5rem 2.5rem; padding: 0; margin: 1.5rem 0 }
+.figures div { display: flex; flex-direction: column-reverse }
+.figures dt { opacity: .65; font-size: .9rem } .figures dd { margin: 0; font-size: 1.5rem }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .93rem }
+td, th { text-align: left; padding: .3rem 1.5rem .3rem 0; border-bottom: 1px solid var(--faint);
+  vertical-align: top }
+.wide { overflow-x: auto; margin: 1rem 0 }
+figure { margin: 1.5rem 0 } figcaption { opacity: .65; font-size: .9rem; margin-top: .3rem }
+img { width: 100%; image-rendering: pixelated } video { max-width: 100%; border-radius: 4px }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem }
-.charts svg { width: 100%; height: auto; background: #fff; border-radius: 4px }
-.absent { color: #888; font-style: italic } .wide { overflow-x: auto }
+.charts svg { width: 100%; height: auto; font-family: inherit }
+.absent { opacity: .65; font-style: italic } code { font-size: .9em }
+details { margin: 1rem 0 } summary { cursor: pointer }
 """
 
+_VISION_CHARTS = (
+    Chart(
+        {
+            "train/reconstruction": "training",
+            "validation/reconstruction": "validation",
+        },
+        "step",
+        "squared error of a frame",
+        log=True,
+    ),
+    Chart({"train/kl": "training", "validation/kl": "validation"}, "step", "KL, nats a frame"),
+)
+_MEMORY_CHARTS = (
+    Chart({"train/nll": "training", "validation/nll": "validation"}, "step", "nats a dimension"),
+    Chart(
+        {"train/reward_mse": "training", "validation/reward_mse": "validation"},
+        "step",
+        "squared error of the reward",
+    ),
+)
+_CONTROLLER_CHARTS = (
+    Chart(
+        {
+            "fitness/best": "best of the generation",
+            "fitness/mean": "mean of the generation",
+            "fitness/worst": "worst of the generation",
+            "selection/mean": "the search's mean, selection seeds",
+        },
+        "generation",
+        "return",
+    ),
+    Chart(
+        {"fitness/mean": "mean of the generation", "selection/mean": "selection seeds"},
+        "steps played",
+        "return",
+        along="fitness/steps",
+    ),
+)
+_LIKELIHOODS = {
+    "mdn_rnn": "MDN-RNN",
+    "single_gaussian": "the same with one Gaussian a dimension",
+    "copy_last": "a Gaussian around the last latent",
+}
 
-def render(name: str, folders: Folders, strip: Path | None) -> str:
-    """The page of the run `name`; sections say so where their stage is not finished.
 
-    Args:
-        strip: picture of `worldmodels.reporting.pictures.film_strip`.
-    """
+def render(name: str, folders: Folders, strip: DreamStrip | None) -> str:
+    """The page of the run `name`; a section says so where its stage is not finished."""
     manifests = {stage: read_json(path / "manifest.json") for stage, path in folders.items()}
     sections: list[tuple[str, Callable[[], str]]] = [
         ("Score", lambda: _scores(folders["evaluate"], manifests["evaluate"])),
+        ("Episodes", lambda: _episodes(folders["rollouts"], manifests["rollouts"])),
         ("Vision: the VAE", lambda: _vision(folders["vae"])),
         ("Memory: the MDN-RNN", lambda: _memory(folders["rnn"], manifests["rnn"], strip)),
         ("Controller: CMA-ES", lambda: _controller(folders["controller"])),
-        ("Throughput", lambda: _throughput(manifests)),
+        ("Time and memory", lambda: _resources(manifests)),
         ("Where it comes from", lambda: _provenance(manifests)),
-        ("Configuration", lambda: _configuration(manifests)),
     ]
-    body = [f"<h1>World Models: {html.escape(name)}</h1>"]
-    for title, section in sections:
-        body.append(f"<h2>{title}</h2>")
+    title = html.escape(name)
+    body = [f"<h1>World Models: {title}</h1>", _figures(manifests)]
+    for heading, section in sections:
+        body.append(f"<h2>{heading}</h2>")
         try:
             body.append(section())
         except KeyError as missing:
             body.append(f'<p class="absent">The stage {missing} of this run is not finished.</p>')
-    head = f"<meta charset=utf-8><meta name=viewport content='width=device-width'><title>{name}"
-    return f"<!doctype html><html lang=en><head>{head}</title><style>{_STYLE}</style></head>" + (
-        "<body>" + "\n".join(body) + "</body></html>\n"
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>World Models: {title}</title><style>{_STYLE}</style>"
+    )
+    return (
+        f'<!doctype html><html lang="en"><head>{head}</head><body>'
+        + "\n".join(body)
+        + "</body></html>\n"
     )
 
 
+def _figures(manifests: dict[str, Any]) -> str:
+    """The few numbers to see first."""
+    figures = []
+    if "evaluate" in manifests:
+        for name, mean in manifests["evaluate"]["summary"].items():
+            figures.append((f"mean return, {name}", f"{mean:.0f}"))
+    if "rollouts" in manifests:
+        figures.append(("frames recorded", f"{manifests['rollouts']['summary']['frames']:,}"))
+    total = sum(manifest["wall_s"] for manifest in manifests.values())
+    figures.append(("wall time", f"{total / 60:.1f} min"))
+    cells = [f"<div><dt>{html.escape(a)}</dt><dd>{html.escape(b)}</dd></div>" for a, b in figures]
+    return f'<dl class="figures">{"".join(cells)}</dl>'
+
+
 def _scores(folder: Path, manifest: dict[str, Any]) -> str:
-    rows = []
-    for name, score in read_json(folder / "scores.json").items():
-        low, high = score["interval"]
-        seeds = f"{len(score['seeds'])} (seeds {score['seeds'][0]} to {score['seeds'][-1]})"
-        spread = f"{score['mean']:.1f} ± {score['std']:.1f}"
-        middle = f"{score['interquartile_mean']:.1f}"
-        rows.append((name, spread, f"{low:.1f} to {high:.1f}", middle, seeds))
+    records = read_json(folder / "scores.json")
+    scores = [Score.from_record(name, record) for name, record in records.items()]
     env = manifest["config"]["env.id"]
-    for paper in PAPER_ROWS.get(env, []):
-        rows.append((paper.name, f"{paper.mean:.0f} ± {paper.std:.0f}", "", "", paper.note))
-    header = ("policy", "mean ± std", "95 % interval", "interquartile mean", "episodes")
-    text = f"<p>In Gymnasium's own {html.escape(env)}.</p>" + _table(rows, header)
+    text = f"<p>Played in Gymnasium's own {html.escape(env)}.</p>"
+    text += _table(score_rows(scores, PAPER_ROWS.get(env, [])), HEADER)
     film = folder / "median.mp4"
     if film.exists():
+        source = _data(film.read_bytes(), "video/mp4")
         text += (
-            f'<figure><video controls loop muted src="{_data(film, "video/mp4")}"></video>'
+            f'<figure><video controls loop muted playsinline src="{source}"></video>'
             "<figcaption>The median episode: what the agent sees, what V keeps of it, and what M"
             " foretold one step before.</figcaption></figure>"
         )
     return text
 
 
+def _episodes(folder: Path, manifest: dict[str, Any]) -> str:
+    summary = manifest["summary"]
+    text = (
+        f"<p>{summary['episodes']:,} episodes, {summary['frames']:,} frames on"
+        f" {html.escape(summary['engine'])}, mean return {summary['mean_return']:.1f}.</p>"
+    )
+    return text + _picture(
+        folder / "contact_sheet.png", "Some episodes, a row each, from start to end."
+    )
+
+
 def _vision(folder: Path) -> str:
-    path = folder / "metrics.csv"
-    error = {"train/reconstruction": "training", "validation/reconstruction": "validation"}
-    kl = {"train/kl": "training", "validation/kl": "validation"}
-    charts = [
-        curves(path, error, "step", "squared error a frame", log=True),
-        curves(path, kl, "step", "KL, nats a frame"),
-    ]
-    pictures = [
-        _picture(folder / "reconstructions.png", "Validation frames, and below them what V keeps."),
-        _picture(folder / "prior_samples.png", "Frames decoded from z drawn from N(0, 1)."),
-    ]
-    return _charts(charts) + "".join(pictures)
+    return (
+        _charts(_VISION_CHARTS, folder)
+        + _picture(
+            folder / "reconstructions.png", "Validation frames, and below them what V keeps."
+        )
+        + _picture(folder / "prior_samples.png", "Frames decoded from z drawn from N(0, 1).")
+    )
 
 
-def _memory(folder: Path, manifest: dict[str, Any], strip: Path | None) -> str:
-    nll = {"train/nll": "training", "validation/nll": "validation"}
-    reward = {"train/reward_mse": "training", "validation/reward_mse": "validation"}
-    path = folder / "metrics.csv"
-    charts = [
-        curves(path, nll, "step", "nats a dimension"),
-        curves(path, reward, "step", "squared error of the reward"),
-    ]
-    labels = {
-        "mdn_rnn": "MDN-RNN",
-        "single_gaussian": "the same with one Gaussian a dimension",
-        "copy_last": "a Gaussian around the last latent",
-    }
+def _memory(folder: Path, manifest: dict[str, Any], strip: DreamStrip | None) -> str:
     table = manifest["summary"]["validation_nll"]
-    rows = [(labels[name], f"{value:.4f}") for name, value in table.items()]
-    text = _charts(charts) + _table(rows, ("model", "validation NLL, nats a dimension"))
+    rows = [(_LIKELIHOODS[name], f"{value:.4f}") for name, value in table.items()]
+    text = _charts(_MEMORY_CHARTS, folder)
+    text += _table(rows, ("model", "validation NLL, nats a dimension"))
     if strip is not None:
-        text += _picture(
-            strip,
-            "A validation episode, every fourth frame: recorded; reconstructed; foretold one step"
-            " before; and dreamt at temperature 1 from the first frame and the actions alone.",
+        times = ", ".join(str(time) for time in strip.times)
+        text += _figure(
+            png(strip.image),
+            f"Validation episode {strip.seed} at steps {times}: recorded; reconstructed; foretold"
+            " one step before; dreamt at temperature 1 from the first frame and the actions alone.",
         )
     return text
 
 
 def _controller(folder: Path) -> str:
-    path = folder / "metrics.csv"
-    names = {
-        "fitness/best": "best of the generation",
-        "fitness/mean": "mean of the generation",
-        "fitness/worst": "worst of the generation",
-        "selection/mean": "mean of the search, selection seeds",
-    }
-    return _charts([curves(path, names, "generation", "return"), over_environment_steps(path)])
+    return _charts(_CONTROLLER_CHARTS, folder)
 
 
-def _throughput(manifests: dict[str, Any]) -> str:
+def _resources(manifests: dict[str, Any]) -> str:
     rows = []
     for stage, manifest in manifests.items():
         rates = [f"{value:,.0f} {unit}" for unit, value in manifest["throughput"].items()]
-        rows.append((stage, f"{manifest['wall_s']:,.1f} s", ", ".join(rates)))
-    return _table(rows, ("stage", "wall time", "throughput"))
+        used = manifest["resources"]
+        memory = [f"{value / 1e9:.2f} GB {where}" for where, value in used["peak_bytes"].items()]
+        row = (
+            stage,
+            f"{manifest['wall_s']:,.1f} s",
+            f"{used['cpu_s']:,.1f} s",
+            ", ".join(memory),
+            ", ".join(rates),
+        )
+        rows.append(row)
+    return _table(rows, ("stage", "wall time", "CPU time", "peak memory", "throughput"))
 
 
 def _provenance(manifests: dict[str, Any]) -> str:
     rows = []
     for stage, manifest in manifests.items():
         inputs = ", ".join(f"{name} {print_}" for name, print_ in manifest["inputs"].items())
-        versions = ", ".join(f"{name} {v}" for name, v in manifest["versions"].items())
-        made = f"commit {manifest['commit']}, Python {manifest['python']}, {manifest['machine']}"
-        rows.append((stage, manifest["fingerprint"], inputs, f"{made}; {versions}"))
-    return _table(rows, ("artifact", "fingerprint", "made from", "made by"))
-
-
-def _configuration(manifests: dict[str, Any]) -> str:
+        rows.append((stage, manifest["fingerprint"], inputs, str(manifest["commit"])))
+    makers = {
+        f"Python {m['python']}, {m['machine']}; "
+        + ", ".join(f"{name} {version}" for name, version in m["versions"].items())
+        for m in manifests.values()
+    }
     merged: dict[str, Any] = {}
     for manifest in manifests.values():
         merged |= manifest["config"]
-    return _table(sorted((key, str(value)) for key, value in merged.items()), ("key", "value"))
+    keys = sorted((key, str(value)) for key, value in merged.items())
+    return (
+        _table(rows, ("artifact", "fingerprint", "made from", "commit"))
+        + "".join(f"<p>{html.escape(maker)}</p>" for maker in sorted(makers))
+        + f"<details><summary>Configuration</summary>{_table(keys, ('key', 'value'))}</details>"
+    )
 
 
 def _table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
@@ -166,16 +229,21 @@ def _table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
 
 
-def _charts(charts: Sequence[str | None]) -> str:
-    return f'<div class="charts">{"".join(chart or "" for chart in charts)}</div>'
+def _charts(charts: Iterable[Chart], folder: Path) -> str:
+    rows = read_metrics(folder / "metrics.csv")
+    drawn = [draw(chart, rows) or "" for chart in charts]
+    return f'<div class="charts">{"".join(drawn)}</div>'
 
 
 def _picture(path: Path, caption: str) -> str:
-    if not path.exists():
-        return ""
-    image = f'<img alt="{html.escape(caption)}" src="{_data(path, "image/png")}">'
-    return f"<figure>{image}<figcaption>{html.escape(caption)}</figcaption></figure>"
+    return _figure(path.read_bytes(), caption) if path.exists() else ""
 
 
-def _data(path: Path, kind: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+def _figure(image: bytes, caption: str) -> str:
+    text = html.escape(caption)
+    source = _data(image, "image/png")
+    return f'<figure><img alt="{text}" src="{source}"><figcaption>{text}</figcaption></figure>'
+
+
+def _data(content: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

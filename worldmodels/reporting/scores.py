@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 from scipy import stats
+
+CONFIDENCE = 0.95
+RESAMPLES = 9999
+FEWEST = 3
+"""Episodes below which a bootstrap interval means nothing."""
 
 
 @dataclass(frozen=True)
@@ -17,81 +24,150 @@ class Score:
 
     Args:
         name: of the policy.
-        mean: of the returns.
-        std: standard deviation over episodes (n - 1), the paper's ±.
-        interval: 95 % bootstrap interval of the mean; as wide as one point where all are equal.
-        interquartile_mean: mean of the middle half, less moved by outliers.
         returns: of each episode.
         seeds: of each episode.
+        mean: of the returns.
+        std: standard deviation of the returns (n - 1), the paper's ±; 0 for one episode.
+        interval: 95 % bootstrap interval of the mean; only the range of the returns where
+            `has_interval` is False.
+        interquartile_mean: mean of the middle half, less moved by outliers.
     """
 
     name: str
+    returns: tuple[float, ...]
+    seeds: tuple[int, ...]
     mean: float
     std: float
     interval: tuple[float, float]
     interquartile_mean: float
-    returns: tuple[float, ...]
-    seeds: tuple[int, ...]
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the returns are enough, and differ enough, to be resampled."""
+        return len(self.returns) >= FEWEST and min(self.returns) < max(self.returns)
 
     def record(self) -> dict[str, Any]:
-        """What ``scores.json`` holds of it."""
+        """What ``scores.json`` holds of it, under its name."""
         record = asdict(self)
         del record["name"]
         return record
 
+    @classmethod
+    def from_record(cls, name: str, record: Mapping[str, Any]) -> Score:
+        """The inverse of `record`."""
+        lists = {key: tuple(record[key]) for key in ("returns", "seeds", "interval")}
+        return cls(name=name, **{**record, **lists})
+
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A published score to stand beside."""
+    """A published score to stand beside.
+
+    Args:
+        name: of the policy.
+        mean: of the returns.
+        std: of the returns.
+        note: the environment and the number of trials.
+        max_steps: the time limit of its episodes.
+    """
 
     name: str
     mean: float
     std: float
     note: str
+    max_steps: int = 1000
 
 
-PAPER_ROWS = {
+_V0 = "100 trials, CarRacing-v0"
+PAPER_ROWS: dict[str, list[PaperRow]] = {
     "CarRacing-v3": [
-        PaperRow("paper, full model", 906.0, 21.0, "CarRacing-v0, 100 tracks (Ha & Schmidhuber)"),
+        PaperRow("paper: World Models, full", 906.0, 21.0, _V0),
+        PaperRow("paper: V and a hidden layer", 788.0, 141.0, _V0),
+        PaperRow("paper: V alone", 632.0, 251.0, _V0),
     ]
 }
+"""Table 1 of Ha & Schmidhuber 2018. The older environment differs in details: near, not equal."""
 
 
 def summarise(name: str, returns: np.ndarray, seeds: Sequence[int]) -> Score:
     """The score of `returns` (episodes,), one for each of `seeds`.
 
-    The interval is SciPy's bias-corrected and accelerated bootstrap (Efron 1987). With fewer than
-    three episodes, or equal returns, that is not defined, and the range of the returns is given.
+    The interval is the bias-corrected and accelerated bootstrap (Efron 1987) with fixed random
+    numbers: equal returns have equal intervals.
+
+    Raises:
+        ValueError: no returns, or another number of seeds.
     """
     returns = np.asarray(returns, np.float64)
-    low, high = float(returns.min()), float(returns.max())
-    if len(returns) >= 3 and low < high:
-        interval = stats.bootstrap(
-            (returns,), np.mean, confidence_level=0.95, rng=np.random.default_rng(0)
-        ).confidence_interval
-        low, high = float(interval.low), float(interval.high)
+    if not 0 < len(returns) == len(seeds):
+        raise ValueError(f"{name}: {len(returns)} returns for {len(seeds)} seeds")
     return Score(
         name=name,
+        returns=tuple(returns.tolist()),
+        seeds=tuple(int(seed) for seed in seeds),
         mean=float(returns.mean()),
         std=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
-        interval=(low, high),
+        interval=_interval(returns),
         interquartile_mean=float(stats.trim_mean(returns, 0.25)),
-        returns=tuple(returns.tolist()),
-        seeds=tuple(seeds),
     )
 
 
-def score_table(scores: Sequence[Score], paper: Sequence[PaperRow]) -> Table:
-    """The scores and the paper's, for a terminal."""
-    table = Table("policy", "mean ± std", "95 % interval", "interquartile mean", "episodes")
+def _interval(returns: np.ndarray) -> tuple[float, float]:
+    low, high = float(returns.min()), float(returns.max())
+    if len(returns) < FEWEST or low == high:
+        return low, high
+    for method in ("BCa", "percentile"):
+        with warnings.catch_warnings():
+            # BCa is undefined where the returns are equal but for rounding; SciPy warns of it.
+            warnings.simplefilter("ignore")
+            low, high = stats.bootstrap(
+                (returns,),
+                np.mean,
+                confidence_level=CONFIDENCE,
+                n_resamples=RESAMPLES,
+                method=method,
+                rng=np.random.default_rng(0),
+            ).confidence_interval
+        if math.isfinite(low) and math.isfinite(high):
+            break
+    return float(low), float(high)
+
+
+HEADER = ("policy", "mean ± std", "95 % interval", "interquartile mean", "episodes")
+
+
+def score_rows(scores: Sequence[Score], paper_rows: Sequence[PaperRow]) -> list[tuple[str, ...]]:
+    """The cells below `HEADER`; what cannot be said of so few episodes is left empty."""
+    rows: list[tuple[str, ...]] = []
     for score in scores:
-        table.add_row(
-            score.name,
-            f"{score.mean:.1f} ± {score.std:.1f}",
-            f"{score.interval[0]:.1f} to {score.interval[1]:.1f}",
-            f"{score.interquartile_mean:.1f}",
-            f"{len(score.returns)} (seeds {score.seeds[0]} to {score.seeds[-1]})",
+        spread = f" ± {score.std:.1f}" if len(score.returns) > 1 else ""
+        low, high = score.interval
+        rows.append(
+            (
+                score.name,
+                f"{score.mean:.1f}{spread}",
+                f"{low:.1f} to {high:.1f}" if score.has_interval else "–",
+                f"{score.interquartile_mean:.1f}",
+                _episodes(score.seeds),
+            )
         )
-    for row in paper:
-        table.add_row(row.name, f"{row.mean:.0f} ± {row.std:.0f}", "", "", row.note)
+    for row in paper_rows:
+        rows.append((row.name, f"{row.mean:.0f} ± {row.std:.0f}", "–", "–", row.note))
+    return rows
+
+
+def _episodes(seeds: Sequence[int]) -> str:
+    first, last = seeds[0], seeds[-1]
+    if len(seeds) == 1:
+        return f"1 (seed {first})"
+    if list(seeds) == list(range(first, last + 1)):
+        return f"{len(seeds)} (seeds {first} to {last})"
+    return f"{len(seeds)}"
+
+
+def score_table(scores: Sequence[Score], paper_rows: Sequence[PaperRow]) -> Table:
+    """The scores and the paper's, for a terminal."""
+    table = Table(*HEADER)
+    for row in score_rows(scores, paper_rows):
+        table.add_row(*row)
     return table

@@ -29,11 +29,14 @@ def run(context: Context) -> None:
     inputs = {name: context.run.fingerprint(name) for name in ("vae", "rnn")}
     inputs |= context.initial_fingerprint("controller")
     world = context.env_content(context.env_spec()) if real else {}
-    folder = context.begin(
-        "controller", inputs, ("controller.generations",), controller=config, **world
-    )
-    if folder.complete:
-        return
+    growable = ("controller.generations",)
+    with context.begin("controller", inputs, growable, controller=config, **world) as folder:
+        if not folder.complete:
+            _evolve(context, folder)
+
+
+def _evolve(context: Context, folder: StageFolder) -> None:
+    config = context.config.controller
     evolution = _Evolution(context, folder)
     evolution.run()
     parameters, score = evolution.choose()
@@ -42,7 +45,7 @@ def run(context: Context) -> None:
     folder.finish(
         fingerprint_arrays({"controller": parameters}),
         {"steps/s": evolution.throughput},
-        {"selection_mean": score, "world": config.world.name},
+        {"selection_mean": score, "world": config.world.name, "steps": evolution.steps},
     )
     say(
         f"controller: {config.generations} generations in the {config.world.name} world, mean"
@@ -84,19 +87,21 @@ class _Evolution:
         config = self.config
         with (
             self.context.tracker(self.folder) as tracker,
-            self.context.pool(self._recipe(), self._count) as pool,
             Progress("evolving", config.generations) as progress,
+            self.context.pool(self._recipe(), _Pulse(progress)) as pool,
         ):
             tracker.rewind(len(records))
             for record in records:
                 candidates, scores = self.search.ask(), np.asarray(record["fitness"])
+                self.steps += record["steps"]
+                self.seconds += record["seconds"]
                 self.search.tell(scores)
                 self._select_if_due(pool, tracker, candidates, scores, selected)
                 progress.advance()
             while self.search.generation < config.generations:
                 candidates, scores = self._generation(pool, tracker)
                 self._select_if_due(pool, tracker, candidates, scores, selected)
-                progress.advance(note=f"mean {scores.mean():.1f}")
+                progress.advance()
 
     def choose(self) -> tuple[np.ndarray, float]:
         """The parameters with the best mean on the selection seeds, and that mean."""
@@ -112,12 +117,21 @@ class _Evolution:
         )
         began = time.monotonic()
         outcome = fitness(pool, candidates, drawn, self._lanes, self.config.max_steps, self.wiring)
-        self.seconds += time.monotonic() - began
+        seconds, steps = time.monotonic() - began, int(outcome.lengths.sum())
+        self.seconds += seconds
+        self.steps += steps
         scores = outcome.returns.mean(axis=1)
         self.search.tell(scores)
-        self.log.append({"generation": number, "fitness": scores.tolist()})
+        self.log.append(
+            {
+                "generation": number,
+                "fitness": scores.tolist(),
+                "steps": steps,
+                "seconds": round(seconds, 3),
+            }
+        )
         values = {"mean": scores.mean(), "best": scores.max(), "worst": scores.min()}
-        values |= {"sigma": self.search.sigma, "steps": outcome.lengths.sum()}
+        values |= {"sigma": self.search.sigma, "steps": steps}
         tracker.log(number + 1, {f"fitness/{k}": float(v) for k, v in values.items()})
         tracker.flush()
         return candidates, scores
@@ -140,9 +154,7 @@ class _Evolution:
         drawn = seeds.draw(
             Purpose.SELECTION, self.context.config.seed, count=config.select_episodes
         )
-        began = time.monotonic()
         outcome = fitness(pool, finalists, drawn, self._lanes, config.max_steps, self.wiring)
-        self.seconds += time.monotonic() - began
         scores = outcome.returns.mean(axis=1)
         better = int(scores.argmax())
         self.selection.append(
@@ -173,8 +185,18 @@ class _Evolution:
         first = self.context.run.locate("rnn") / "first_latents.safetensors"
         return self.context.dream(self.rnn_path, first)
 
-    def _count(self, steps: int) -> None:
+
+class _Pulse:
+    """Shows that a generation is moving, which may take minutes."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.steps, self.began = 0, time.monotonic()
+
+    def __call__(self, steps: int) -> None:
         self.steps += steps
+        rate = self.steps / max(time.monotonic() - self.began, 1e-9)
+        self.progress.advance(0, note=f"{self.steps:,} steps, {rate:,.0f} a second")
 
 
 def _previous_mean(context: Context) -> np.ndarray | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agent import Agent, load_agent
-from worldmodels.artifacts import fingerprint_arrays, write_json
+from worldmodels.artifacts import StageFolder, fingerprint_arrays, write_json
 from worldmodels.config import Engine
 from worldmodels.evolution.fitness import Packet, packets
 from worldmodels.reporting.scores import PAPER_ROWS, score_table, summarise
@@ -35,9 +35,14 @@ def run(context: Context) -> None:
     spec = context.env_spec(Engine.gymnasium)
     if agent.wiring.env_id != spec.id:
         say(f"evaluate: note that the agent was trained for {agent.wiring.env_id}")
-    folder = context.begin("evaluate", inputs, (), **context.env_content(spec), evaluate=config)
-    if folder.complete:
-        return
+    content = context.env_content(spec)
+    with context.begin("evaluate", inputs, (), **content, evaluate=config) as folder:
+        if not folder.complete:
+            _judge(context, folder, agent_folder, agent)
+
+
+def _judge(context: Context, folder: StageFolder, agent_folder: Path, agent: Agent) -> None:
+    config, spec = context.config.evaluate, context.env_spec(Engine.gymnasium)
     drawn = seeds.evaluation(config.first_seed, config.episodes)
     judge = context.real(
         Engine.gymnasium,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from worldmodels.data.inspection import contact_sheet, describe
-from worldmodels.reporting.pictures import save_picture
+from worldmodels.data.inspection import describe
+from worldmodels.reporting.pictures import contact_sheet, save_picture
 from worldmodels.stages.context import Context
 from worldmodels.tracking import console, say
 

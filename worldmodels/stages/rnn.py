@@ -26,9 +26,13 @@ def run(context: Context) -> None:
     config = context.config.rnn
     inputs = {"vae": context.run.fingerprint("vae")} | context.rollout_fingerprints()
     inputs |= context.initial_fingerprint("rnn")
-    folder = context.begin("rnn", inputs, (), rnn=config)
-    if folder.complete:
-        return
+    with context.begin("rnn", inputs, (), rnn=config) as folder:
+        if not folder.complete:
+            _learn(context, folder, inputs)
+
+
+def _learn(context: Context, folder: StageFolder, inputs: dict[str, str]) -> None:
+    config = context.config.rnn
     latents = _latents(context, folder, inputs)
     split = context.episodes().split(config.validation_fraction, context.config.seed)
     model, result = _train(context, folder, folder.path, latents, split, config.mixtures)

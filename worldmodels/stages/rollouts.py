@@ -7,9 +7,11 @@ from pathlib import Path
 
 from worldmodels import seeds
 from worldmodels.agent import load_agent
+from worldmodels.artifacts import StageFolder
 from worldmodels.config import ActionSource
 from worldmodels.data.episodes import EpisodeSet, Shard
 from worldmodels.errors import ConfigError, DataError
+from worldmodels.reporting.pictures import contact_sheet, save_picture
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, say
 from worldmodels.worlds.collect import CollectShard, Driver, NoisyAgent, RandomDriver
@@ -19,52 +21,55 @@ from worldmodels.worlds.recipes import RealRecipe
 def run(context: Context) -> None:
     """Collect the shards that are missing."""
     config = context.config.rollouts
-    spec = context.env_spec()
     driver, recipe, inputs = _driver(context)
-    folder = context.run.begin(
-        "rollouts",
-        context.content(rollouts=config, **context.env_content(spec)),
-        inputs,
-        growable=("rollouts.episodes",),
-        fresh=context.config.fresh,
-    )
-    lanes = context.config.env.lanes
-    drawn = seeds.draw(
-        seeds.Purpose.ROLLOUTS, context.config.seed, len(context.earlier), count=config.episodes
-    )
-    shards = {
-        folder.path / f"shard-{number:05d}.h5": tuple(drawn[number * lanes : (number + 1) * lanes])
-        for number in range(-(-len(drawn) // lanes))
-    }
-    missing = {path: part for path, part in shards.items() if not _holds(path, part)}
-    if folder.complete and not missing:
-        say(f"rollouts: done before ({folder.path})")
-        return
+    growable = ("rollouts.episodes",)
+    content = context.env_content(context.env_spec())
+    with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:
+        lanes = context.config.env.lanes
+        drawn = seeds.draw(
+            seeds.Purpose.ROLLOUTS, context.config.seed, len(context.earlier), count=config.episodes
+        )
+        parts = [tuple(drawn[start : start + lanes]) for start in range(0, len(drawn), lanes)]
+        paths = [folder.path / f"shard-{number:05d}.h5" for number in range(len(parts))]
+        missing = [
+            (path, part) for path, part in zip(paths, parts, strict=True) if not _holds(path, part)
+        ]
+        if missing or not folder.complete:
+            _collect(context, folder, driver, recipe, missing)
+
+
+def _collect(
+    context: Context,
+    folder: StageFolder,
+    driver: Driver,
+    recipe: RealRecipe,
+    missing: list[tuple[Path, tuple[int, ...]]],
+) -> None:
+    """Drive the episodes of the `missing` shards, and account for the whole set."""
+    config, spec = context.config.rollouts, context.env_spec()
     attrs: dict[str, str | int | float] = {
         "env": spec.id,
         "engine": spec.engine,
         "policy": config.policy.name,
     }
-    jobs = [
-        CollectShard(path, part, config.max_steps, driver, attrs) for path, part in missing.items()
-    ]
+    jobs = [CollectShard(path, part, config.max_steps, driver, attrs) for path, part in missing]
     began = time.monotonic()
     frames = 0
-    total = sum(len(part) for part in missing.values())
     with (
-        Progress(f"driving ({spec.engine})", total) as progress,
+        Progress(f"driving ({spec.engine})", sum(len(part) for _, part in missing)) as progress,
         context.pool(recipe, jobs=len(jobs)) as pool,
     ):
         for _, outcome in pool.run(jobs):
             frames += int(outcome.lengths.sum()) + len(outcome.lengths)
             rate = frames / (time.monotonic() - began)
             progress.advance(len(outcome.lengths), f"{rate:,.0f} frames/s")
-    rate = frames / max(time.monotonic() - began, 1e-9)
+    rate = frames / (time.monotonic() - began)
     episodes = EpisodeSet.open([folder.path], config.on_corrupt.name)
+    save_picture(folder.path / "contact_sheet.png", contact_sheet(episodes))
     returns = episodes.returns()
     folder.finish(
         episodes.fingerprint,
-        {"frames/s": rate},
+        {"frames/s": rate} if frames else {},
         {
             "episodes": episodes.num_episodes,
             "frames": episodes.num_frames,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from worldmodels.agent import save_vision
-from worldmodels.artifacts import fingerprint_arrays
+from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.models.vae import ConvVAE
 from worldmodels.reporting.pictures import save_reconstructions
 from worldmodels.stages.context import Context
@@ -16,11 +16,15 @@ from worldmodels.training.vision import VisionTask
 
 def run(context: Context) -> None:
     """Train a VAE on the recorded frames."""
-    config, trainer = context.config.vae, context.config.trainer
+    config = context.config.vae
     inputs = context.rollout_fingerprints() | context.initial_fingerprint("vae")
-    folder = context.begin("vae", inputs, (), vae=config)
-    if folder.complete:
-        return
+    with context.begin("vae", inputs, (), vae=config) as folder:
+        if not folder.complete:
+            _train(context, folder)
+
+
+def _train(context: Context, folder: StageFolder) -> None:
+    config, trainer = context.config.vae, context.config.trainer
     fabric = context.fabric()
     episodes = context.episodes()
     split = episodes.split(config.validation_fraction, context.config.seed)

@@ -127,7 +127,7 @@ class _Loop:
         return FitResult(self.best, self.trained / max(self.seconds, 1e-9))
 
     def _epoch(self, progress: Progress) -> None:
-        saved = began = time.monotonic()
+        saved = counted = time.monotonic()
         logs: dict[str, Tensor] = {}
         for batch in self.task.batches(self.epoch, self.batch):
             logs = self._train_step(batch)
@@ -137,11 +137,12 @@ class _Loop:
             if self.step % self.options.log_every == 0:
                 self.tracker.log(self.step, self._train_logs(logs))
             now = time.monotonic()
+            self.seconds += now - counted
+            counted = now
             if now - saved > self.options.checkpoint_seconds or interrupts.requested():
                 self._save()
                 interrupts.check()
-                saved = time.monotonic()
-        self.seconds += time.monotonic() - began
+                saved = counted = time.monotonic()
 
     def _train_step(self, batch: Any) -> dict[str, Tensor]:
         module, options = self.task.module, self.options
@@ -193,6 +194,8 @@ class _Loop:
             "batch": self.batch,
             "step": self.step,
             "best": self.best,
+            "trained": self.trained,
+            "seconds": self.seconds,
         }
         weights.save(self.folder / "checkpoint.safetensors", state)
 
@@ -207,6 +210,7 @@ class _Loop:
                 moments[name] = torch.empty_like(parameter).copy_(moments[name])
         self.epoch, self.batch, self.step = state["epoch"], state["batch"], state["step"]
         self.best = state["best"]
+        self.trained, self.seconds = state["trained"], state["seconds"]
         self.carry = weights.state_on(self.fabric.device, state["carry"])
 
 

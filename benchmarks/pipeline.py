@@ -1,0 +1,149 @@
+"""The pipeline's own parts, as its stages run them, one function a figure."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+
+from worldmodels.agent import Wiring, load_memory, load_vision, save_memory, save_vision
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.latents import LatentSet
+from worldmodels.envs.actions import make_action_policy
+from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.evolution.fitness import fitness
+from worldmodels.models.controller import controller_size
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.vae import ConvVAE
+from worldmodels.tracking import Tracker
+from worldmodels.training import cpu
+from worldmodels.training.encode import encode_episodes
+from worldmodels.training.fit import FitOptions, Task, fit
+from worldmodels.training.memory import MemoryTask
+from worldmodels.training.vision import VisionTask
+from worldmodels.weights import save
+from worldmodels.workers import Pool, default_processes
+from worldmodels.worlds.collect import ActionBox, CollectShard, RandomDriver
+from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
+
+LOW, HIGH = (-1.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+LANES, EPISODES, STEPS = 16, 64, 200
+WIRING = Wiring(True, True, False, ("tanh", "half_tanh", "clipped_tanh"), "CarRacing-v3")
+BFLOAT16 = torch.cpu._is_avx512_bf16_supported()
+
+
+def prepare(folder: Path) -> None:
+    """Episodes, models and latents that every measurement starts from."""
+    driver = RandomDriver("brownian", ActionBox(LOW, HIGH))
+    jobs = [
+        CollectShard(
+            folder / "rollouts" / f"shard-{start:05d}.h5",
+            tuple(range(start, start + LANES)),
+            STEPS,
+            driver,
+            {},
+        )
+        for start in range(0, EPISODES, LANES)
+    ]
+    recipe = RealRecipe(EnvSpec())
+    with Pool(recipe.build, default_processes(), 120.0) as pool:
+        list(pool.run(jobs))
+    torch.manual_seed(0)
+    vision, memory = ConvVAE(), MDNRNN(32, 3)
+    with torch.no_grad():
+        memory.head.bias[-1] = -30.0  # no dream ends: an untrained head would end half at once
+    save_vision(folder / "vae.safetensors", vision)
+    save_memory(folder / "rnn.safetensors", memory)
+    episodes = EpisodeSet.open([folder / "rollouts"], "refuse")
+    path = folder / "latents.h5"
+    encode_episodes(episodes, vision, path, {}, torch.device("cpu"), BFLOAT16)
+    mean, logvar = LatentSet(path).first_latents()
+    first = {"mean": torch.from_numpy(mean), "logvar": torch.from_numpy(logvar)}
+    save(folder / "first_latents.safetensors", first)
+
+
+def _frames(engine: str, processes: int, seconds: float) -> float:
+    env = make_lanes(EnvSpec(engine=engine), LANES, processes)
+    driver = make_action_policy("brownian", np.array(LOW), np.array(HIGH))
+    seeds = list(range(LANES))
+    env.reset(seed=seeds)  # type: ignore[arg-type]  # gymnasium's stub
+    driver.reset(seeds)
+    env.step(driver.act())
+    began, frames = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        _, _, terminated, truncated, _ = env.step(driver.act())
+        frames += int((~(terminated | truncated)).sum())
+    rate = frames / (time.perf_counter() - began)
+    env.close()
+    return rate
+
+
+def rollouts_gymnasium(folder: Path, seconds: float) -> float:
+    """Frames a second of Gymnasium's engine, in processes with shared memory."""
+    return _frames("gymnasium", default_processes(), seconds)
+
+
+def rollouts_envpool(folder: Path, seconds: float) -> float:
+    """Frames a second of EnvPool's engine, in threads."""
+    return _frames("envpool", default_processes(), seconds)
+
+
+def _fit(task: Task, folder: Path, epochs: int, fabric: Fabric) -> float:
+    options = FitOptions(epochs, 1e-3, 1e-3, None, 1, 30.0, 20)
+    with Tracker(folder / "metrics.csv") as tracker:
+        return fit(task, folder, options, fabric, tracker).throughput
+
+
+def vae(folder: Path, seconds: float) -> float:
+    """Images a second of training, from disk, with checkpoints."""
+    cpu.tune()
+    precision = "bf16-mixed" if BFLOAT16 else "32-true"
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
+    episodes = EpisodeSet.open([folder / "rollouts"], "refuse")
+    model = load_vision(folder / "vae.safetensors")
+    task = VisionTask(model, episodes, episodes.split(0.05, 1), 100, 1, fabric)
+    return _fit(task, folder / f"vae-{time.time_ns()}", max(1, round(seconds / 10)), fabric)
+
+
+def rnn(folder: Path, seconds: float) -> float:
+    """Transitions a second of training, from the latents on disk, with checkpoints."""
+    cpu.tune()
+    fabric = Fabric(accelerator="cpu", devices=1, precision="32-true")
+    latents = LatentSet(folder / "latents.h5")
+    split = EpisodeSet.open([folder / "rollouts"], "refuse").split(0.05, 1)
+    model = load_memory(folder / "rnn.safetensors")
+    task = MemoryTask(model, latents, split, 16, 100, 1, fabric)
+    return _fit(task, folder / f"rnn-{time.time_ns()}", max(1, round(4 * seconds)), fabric)
+
+
+def _control(recipe: Recipe, lanes: int, candidates: int, episodes: int, seconds: float) -> float:
+    rng = np.random.default_rng(0)
+    size = controller_size(32 + 256, 3)
+    population = (0.1 * rng.standard_normal((candidates, size))).astype(np.float32)
+    with Pool(recipe.build, default_processes(), 120.0) as pool:
+        fitness(pool, population, range(episodes), lanes, 5, WIRING)  # the workers start
+        began, steps = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            outcome = fitness(pool, population, range(episodes), lanes, 200, WIRING)
+            steps += int(outcome.lengths.sum())
+        return steps / (time.perf_counter() - began)
+
+
+def real_control(folder: Path, seconds: float) -> float:
+    """Steps a second of a population with V, M and C in the game, on all cores."""
+    recipe = RealRecipe(
+        EnvSpec(),
+        vision=folder / "vae.safetensors",
+        memory=folder / "rnn.safetensors",
+        bfloat16=BFLOAT16,
+    )
+    return _control(recipe, LANES, 16, 4, seconds)
+
+
+def dream(folder: Path, seconds: float) -> float:
+    """Steps a second of a population in the dream, on all cores."""
+    recipe = DreamRecipe(folder / "rnn.safetensors", folder / "first_latents.safetensors", 1.0)
+    return _control(recipe, 1024, 64, 16 * default_processes(), seconds)

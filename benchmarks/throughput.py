@@ -1,0 +1,141 @@
+"""Throughput of every part beside the plain loops of ``plain.py``: ``make bench``.
+
+Each measurement is a process of its own. The plain loop and ours take turns, so that whatever else
+the machine does falls on both; a ratio is the median of the ratios of the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pipeline
+import plain
+from rich.table import Table
+
+from worldmodels.artifacts import provenance, write_json
+from worldmodels.envs.envpool_engine import envpool_has
+from worldmodels.resources import Meter
+from worldmodels.tracking import Progress, console
+from worldmodels.workers import default_processes
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table.
+
+    Args:
+        what: is measured.
+        ours: function of ``pipeline.py``.
+        plain: function of ``plain.py``.
+        a_core: the plain loop uses one core where ours uses all: compare by the core.
+    """
+
+    what: str
+    unit: str
+    ours: str
+    plain: str
+    a_core: bool = False
+
+
+FIGURES = (
+    Figure("driving, Gymnasium", "frames/s", "rollouts_gymnasium", "rollouts", True),
+    Figure("driving, EnvPool", "frames/s", "rollouts_envpool", "rollouts", True),
+    Figure("VAE training", "images/s", "vae", "vae"),
+    Figure("MDN-RNN training", "transitions/s", "rnn", "rnn"),
+    Figure("control in the game", "steps/s", "real_control", "real_control", True),
+    Figure("control in the dream", "steps/s", "dream", "dream"),
+)
+
+
+def measure(module: str, function: str, folder: Path, seconds: float) -> tuple[float, int]:
+    """Rate and peak memory in bytes (of the largest process) of one function, in a new process."""
+    command = [sys.executable, __file__, f"--measure={module}.{function}"]
+    command += [f"--folder={folder}", f"--seconds={seconds}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{module}.{function} failed:\n{done.stderr}")
+    record = json.loads(done.stdout.splitlines()[-1])
+    return record["rate"], record["peak_bytes"]
+
+
+def measure_here(name: str, folder: Path, seconds: float) -> None:
+    """What the new process does: print the rate and the peak as JSON."""
+    module, function = name.split(".")
+    meter = Meter()
+    rate = getattr({"plain": plain, "pipeline": pipeline}[module], function)(folder, seconds)
+    print(json.dumps({"rate": rate, "peak_bytes": max(meter.read()["peak_bytes"].values())}))
+
+
+def main() -> None:
+    """Measure, print the table, and write it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each pair")
+    parser.add_argument("--out", type=Path, default=Path("data/throughput.json"))
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure_here(options.measure, options.folder, options.seconds)
+        return
+    figures = [f for f in FIGURES if "EnvPool" not in f.what or envpool_has("CarRacing-v3")]
+    records = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pipeline.prepare(folder)
+        with Progress("measuring", 2 * options.rounds * len(figures)) as progress:
+            for figure in figures:
+                turns = []
+                for _ in range(options.rounds):
+                    turn = []
+                    for module, function in (("plain", figure.plain), ("pipeline", figure.ours)):
+                        turn.append(measure(module, function, folder, options.seconds))
+                        progress.advance(note=figure.what)
+                    turns.append(turn)
+                records.append(summary(figure, turns))
+    write_json(options.out, {**provenance(), "cores": default_processes(), "figures": records})
+    console.print(table(records))
+    console.print(f"wrote {options.out}")
+
+
+def summary(figure: Figure, turns: list[list[tuple[float, int]]]) -> dict[str, object]:
+    """Medians over the turns of (plain, ours)."""
+    cores = default_processes() if figure.a_core else 1
+    return {
+        "what": figure.what,
+        "unit": figure.unit,
+        "plain": statistics.median(turn[0][0] for turn in turns),
+        "ours": statistics.median(turn[1][0] for turn in turns),
+        "plain_cores": 1 if figure.a_core else default_processes(),
+        "ratio": statistics.median(turn[1][0] / cores / turn[0][0] for turn in turns),
+        "plain_peak_bytes": max(turn[0][1] for turn in turns),
+        "peak_bytes": max(turn[1][1] for turn in turns),
+    }
+
+
+def table(records: list[dict[str, object]]) -> Table:
+    """The figures for a terminal."""
+    printed = Table("", "unit", "plain loop", "here", "ratio", "peak memory, plain and here")
+    for r in records:
+        by = " a core" if r["plain_cores"] == 1 else ""
+        peaks = [f"{float(str(r[key])) / 1e9:.2f}" for key in ("plain_peak_bytes", "peak_bytes")]
+        printed.add_row(
+            str(r["what"]),
+            str(r["unit"]),
+            f"{r['plain']:,.0f}",
+            f"{r['ours']:,.0f}",
+            f"{r['ratio']:.1f}{by}",
+            " and ".join(peaks) + " GB",
+        )
+    return printed
+
+
+if __name__ == "__main__":
+    main()
