@@ -2,11 +2,13 @@
 
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,8 +40,8 @@ def copy(smoke: Path, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def manifest(data: Path, stage: str, name: str = "smoke") -> dict[str, object]:
-    record: dict[str, object] = json.loads((data / name / stage / "manifest.json").read_text())
+def manifest(data: Path, stage: str, name: str = "smoke") -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((data / name / stage / "manifest.json").read_text())
     return record
 
 
@@ -75,7 +77,7 @@ def test_a_smoke_run_leaves_every_artifact(smoke: Path) -> None:
     for stage in STAGES:
         record = manifest(smoke, stage)
         assert record["state"] == "complete"
-        assert record["versions"]["torch"]  # type: ignore[index]
+        assert record["versions"]["torch"]
     scores = json.loads((smoke / "smoke/evaluate/scores.json").read_text())
     assert set(scores) == {"agent", "random policy"}
     for score in scores.values():
@@ -137,7 +139,59 @@ def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(smoke: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     for temperature in (0.5, 1.0):
         record = manifest(smoke, "controller", f"dream-{temperature}")
-        assert record["config"]["controller.temperature"] == temperature  # type: ignore[index]
+        assert record["config"]["controller.temperature"] == temperature
+
+
+def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_path: Path) -> None:
+    few = ("preset=smoke", "rnn.baselines=false", "evaluate.video=false", "run=rounds")
+    done = run(tmp_path, "stage=iterate", *few)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = (
+        {stage: manifest(tmp_path, stage, f"rounds/round-{number}") for stage in STAGES[:-1]}
+        for number in (1, 2)
+    )
+    assert second["rollouts"]["inputs"] == {"controller": first["controller"]["fingerprint"]}
+    assert second["rollouts"]["config"]["rollouts.policy"] == "controller"
+    assert second["vae"]["inputs"] == {
+        "rollouts-1": first["rollouts"]["fingerprint"],
+        "rollouts": second["rollouts"]["fingerprint"],
+        "previous vae": first["vae"]["fingerprint"],
+    }
+    latents = LatentSet(tmp_path / "rounds/round-2/rnn/latents.h5")
+    assert len(latents.lengths) == 16
+    again = run(tmp_path, "stage=iterate", *few)
+    assert again.returncode == 0, again.stderr
+    assert second["vae"] == manifest(tmp_path, "vae", "rounds/round-2")
+
+
+def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Path) -> None:
+    model = smoke / "smoke/controller/agent"
+    drive = ("stage=rollouts", "preset=smoke", "rollouts.policy=controller", f"model={model}")
+    actions = []
+    for noise in (0.0, 0.3):
+        done = run(tmp_path, *drive, f"rollouts.noise={noise}", f"run=noise-{noise}")
+        assert done.returncode == 0, done.stderr
+        episodes = EpisodeSet.open([tmp_path / f"noise-{noise}/rollouts"])
+        actions.append(np.concatenate([episodes.episode(i).actions for i in range(8)]))
+    plain, noisy = actions
+    assert 0.05 < (noisy - plain).std() < 0.4
+    assert noisy.min() >= -1
+    assert noisy.max() <= 1
+
+
+def readme_commands() -> list[str]:
+    readme = (CONF.parent / "README.md").read_text().replace("\\\n", " ")
+    return re.findall(r"^python -m worldmodels (.*)$", readme, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_the_readmes_commands_compose(command: str) -> None:
+    words = [word for word in shlex.split(command, comments=True) if word != "--multirun"]
+    swept = [word.split(",")[0] for word in words]
+    schema.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = OmegaConf.to_object(compose("config", overrides=swept))
+    assert isinstance(config, schema.Config)
 
 
 def test_a_trained_agent_from_elsewhere_is_evaluated(smoke: Path, tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worldmodels.artifacts import Run
+from worldmodels.artifacts import Run, read_json
 from worldmodels.config import ActionSource
+from worldmodels.reporting.scores import PAPER_ROWS, Score, score_table
 from worldmodels.stages import controller, evaluate, report, rnn, rollouts, vae
 from worldmodels.stages.context import Context
-from worldmodels.tracking import say
+from worldmodels.tracking import console, say
 
 
 def run(context: Context) -> None:
@@ -32,3 +33,13 @@ def run(context: Context) -> None:
         for part in (rollouts, vae, rnn, controller, evaluate, report):
             part.run(stage)
         earlier = (*earlier, this)
+    _compare(context, earlier)
+
+
+def _compare(context: Context, rounds: tuple[Run, ...]) -> None:
+    """Print how each round's agent scored."""
+    scores = []
+    for run in rounds:
+        record = read_json(run.locate("evaluate") / "scores.json")["agent"]
+        scores.append(Score.from_record(f"agent of {run.root.name}", record))
+    console.print(score_table(scores, PAPER_ROWS.get(context.config.env.id, [])))
