@@ -1,7 +1,9 @@
-"""Codecs and chunk lengths for recorded frames: ``python benchmarks/codecs.py data/<run>/rollouts``.
+"""Codecs and chunk lengths for recorded frames.
 
 Rewrites the frames of one shard with each, and times what training does: reading single frames and
-windows of consecutive ones at random places, from the page cache.
+windows of consecutive ones at random places, from the page cache::
+
+    python benchmarks/codecs.py data/<run>/rollouts
 """
 
 from __future__ import annotations

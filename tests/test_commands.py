@@ -179,19 +179,35 @@ def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Pat
     assert noisy.max() <= 1
 
 
-def readme_commands() -> list[str]:
-    readme = (CONF.parent / "README.md").read_text().replace("\\\n", " ")
-    return re.findall(r"^python -m worldmodels (.*)$", readme, re.MULTILINE)
+def documented_commands() -> list[str]:
+    pages = [CONF.parent / "README.md", *sorted((CONF.parent / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text().replace("\\\n", " ") for page in pages)
+    return re.findall(r"^ *python -m worldmodels (.*)$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", readme_commands())
-def test_the_readmes_commands_compose(command: str) -> None:
+@pytest.mark.parametrize("command", documented_commands())
+def test_documented_commands_compose(command: str) -> None:
     words = [word for word in shlex.split(command, comments=True) if word != "--multirun"]
     swept = [word.split(",")[0] for word in words]
     schema.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = OmegaConf.to_object(compose("config", overrides=swept))
     assert isinstance(config, schema.Config)
+
+
+def test_the_documented_dream_environment_runs(
+    smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (CONF.parent / "docs" / "dream.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "quick").symlink_to(smoke / "smoke")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["frames"].shape == (64, 64, 64, 3)
+    assert names["frames"].std() > 0
+    assert not names["terminated"].all()
 
 
 def test_a_trained_agent_from_elsewhere_is_evaluated(smoke: Path, tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ class MDNRNN(nn.Module):
         """Start the components apart, over [-1, 1] of latents whose prior is N(0, 1).
 
         Components that start alike are told apart slowly. Measured on CarRacing, 40 epochs over 162
-        episodes of 300 steps, validation nats a dimension: 0.9064, against 0.9110 as PyTorch
-        initialises and 0.9076 with one Gaussian.
+        episodes of 300 steps at a learning rate of 1e-3, validation nats a dimension: 0.9143,
+        against 0.9167 as PyTorch initialises. At 3e-3: 0.9064, and 0.9076 with one Gaussian.
         """
         with torch.no_grad():
             bias = self.head.bias[:-2].view(3, self.latent_size, self.mixtures)

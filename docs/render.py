@@ -1,0 +1,140 @@
+"""Puts measured figures into the documentation; none is typed by hand.
+
+    python docs/render.py data/quick            # take over the results of a run, and its film
+    python docs/render.py data/throughput.json  # take over what `make bench` measured
+    python docs/render.py                       # render the pages again
+
+What was taken over lies in ``docs/results/`` as JSON. A page has regions ``<!-- name -->`` to
+``<!-- /name -->`` that are written from it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import imageio_ffmpeg
+
+from worldmodels.artifacts import read_json, write_json
+from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, score_rows
+
+DOCS = Path(__file__).resolve().parent
+RESULTS = DOCS / "results"
+PAGES = (DOCS.parent / "README.md",)
+STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
+
+
+def take_run(folder: Path) -> None:
+    """Keep what a run's page needs: manifests, scores, and its film as a GIF."""
+    manifests = {stage: read_json(folder / stage / "manifest.json") for stage in STAGES}
+    scores = read_json(folder / "evaluate" / "scores.json")
+    write_json(RESULTS / f"{folder.name}.json", {"scores": scores, "stages": manifests})
+    film = folder / "evaluate" / "median.mp4"
+    # Every fourth frame of ten seconds, at half the size, with a palette of its own.
+    chain = "select=not(mod(n\\,4)),setpts=N/12.5/TB,scale=iw/2:-1:flags=neighbor,split[a][b];"
+    chain += "[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none"
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", "-t", "10", "-i", film]
+    command += ["-vf", chain, "-r", "12.5", RESULTS / f"{folder.name}.gif"]
+    subprocess.run([str(word) for word in command], check=True)
+
+
+def render() -> None:
+    """Write every region of every page."""
+    for page in PAGES:
+        page.write_text(rendered(page.read_text()))
+
+
+def rendered(text: str) -> str:
+    """`text` with its regions written from the results that are there."""
+    for name, region in regions().items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+        text = re.sub(pattern, lambda m, r=region: m[1] + r + m[2], text, flags=re.DOTALL)
+    return text
+
+
+def regions() -> dict[str, str]:
+    """Region -> Markdown."""
+    quick = read_json(RESULTS / "quick.json")
+    bench = read_json(RESULTS / "throughput.json")
+    return {
+        "scores": _scores(quick),
+        "likelihood": _likelihood(quick),
+        "stages": _stages(quick),
+        "throughput": _throughput(bench),
+    }
+
+
+def _scores(run: dict[str, Any]) -> str:
+    env = run["stages"]["evaluate"]["config"]["env.id"]
+    scores = [Score.from_record(name, record) for name, record in run["scores"].items()]
+    return _table(HEADER, score_rows(scores, PAPER_ROWS.get(env, [])))
+
+
+def _likelihood(run: dict[str, Any]) -> str:
+    nll = run["stages"]["rnn"]["summary"]["validation_nll"]
+    rows = [
+        ("MDN-RNN", f"{nll['mdn_rnn']:.4f}"),
+        ("the same with one Gaussian", f"{nll['single_gaussian']:.4f}"),
+        ("a Gaussian around the last latent", f"{nll['copy_last']:.4f}"),
+    ]
+    return _table(("model", "validation nats a dimension"), rows)
+
+
+def _stages(run: dict[str, Any]) -> str:
+    rows = []
+    for stage, manifest in run["stages"].items():
+        rates = ", ".join(f"{value:,.0f} {unit}" for unit, value in manifest["throughput"].items())
+        peak = max(manifest["resources"]["peak_bytes"].values()) / 1e9
+        rows.append((stage, f"{manifest['wall_s']:,.0f} s", f"{peak:.1f} GB", rates))
+    total = sum(manifest["wall_s"] for manifest in run["stages"].values())
+    rows.append(("all", f"{total / 60:.1f} min", "", ""))
+    return _table(("stage", "wall time", "peak memory", "throughput"), rows)
+
+
+def _throughput(bench: dict[str, Any]) -> str:
+    rows = []
+    for figure in bench["figures"]:
+        peak = f"{figure['plain_peak_bytes'] / 1e9:.1f} / {figure['peak_bytes'] / 1e9:.1f} GB"
+        by = " a core" if figure["plain_cores"] == 1 and bench["cores"] > 1 else ""
+        rows.append(
+            (
+                figure["what"],
+                f"{figure['plain']:,.0f}",
+                f"{figure['ours']:,.0f} {figure['unit']}",
+                f"× {figure['ratio']:.1f}{by}",
+                peak,
+            )
+        )
+    header = (
+        "",
+        "plain loop",
+        f"here, {bench['cores']} cores",
+        "ratio",
+        "peak memory of a process",
+    )
+    return _table(header, rows)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def main() -> None:
+    """Take over what is named, then render."""
+    for name in sys.argv[1:]:
+        path = Path(name)
+        if path.is_dir():
+            take_run(path)
+        else:
+            shutil.copyfile(path, RESULTS / path.name)
+    render()
+
+
+if __name__ == "__main__":
+    main()
