@@ -81,15 +81,15 @@ class Context:
             return bool(torch.cpu._is_avx512_bf16_supported())
         return choice is Precision.bfloat16
 
-    def fabric(self, autocast: bool = True) -> Fabric:
-        """Devices and precision for training; `autocast` is off where bfloat16 does not pay."""
+    def fabric(self) -> Fabric:
+        """Device and precision for training."""
         # It tells of precisions and of Slurm's srun, and sets its own level when imported.
         logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module="lightning_fabric")
         if self.device.type == "cpu":
             cpu.tune()
         precision: Literal["bf16-mixed", "32-true"]
-        precision = "bf16-mixed" if autocast and self.bfloat16 else "32-true"
+        precision = "bf16-mixed" if self.bfloat16 else "32-true"
         return Fabric(accelerator=self.device.type, devices=1, precision=precision)
 
     def tracker(self, folder: StageFolder) -> Tracker:

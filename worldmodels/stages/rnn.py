@@ -77,8 +77,7 @@ def _train(
 ) -> tuple[MDNRNN, FitResult]:
     """Train one RNN with `mixtures` Gaussians a dimension, everything else equal."""
     config, trainer, seed = context.config.rnn, context.config.trainer, context.config.seed
-    # float32: an LSTM this small gains nothing from autocast, and the tails of a density lose.
-    fabric = context.fabric(autocast=False)
+    fabric = context.fabric()
     torch.manual_seed(seed)
     model = MDNRNN(
         latents.latent_size,

@@ -103,9 +103,7 @@ class _Loop:
         self.task, self.folder, self.options = task, folder, options
         self.fabric, self.tracker = fabric, tracker
         optimizer = torch.optim.Adam(task.module.parameters(), lr=options.learning_rate, fused=True)
-        module, self.optimizer = fabric.setup(task.module, optimizer)
-        module.mark_forward_method("loss")  # so that it runs under autocast, as forward would
-        task.module = module
+        task.module, self.optimizer = fabric.setup(task.module, optimizer)
         self.total = sum(task.steps(epoch) for epoch in range(options.epochs))
         self.epoch, self.batch, self.step = 0, 0, 0
         self.carry: Any = None

@@ -63,5 +63,6 @@ class VisionTask:
     def loss(self, batch: np.ndarray, carry: None) -> tuple[Tensor, dict[str, Tensor], None]:
         """The VAE's loss on frames (batch, 64, 64, 3) uint8."""
         frames = self._fabric.to_device(torch.from_numpy(batch))
-        loss, logs = cast(ConvVAE, self.module).loss(frames)
+        with self._fabric.autocast():
+            loss, logs = cast(ConvVAE, self.module).loss(frames)
         return loss, logs, None

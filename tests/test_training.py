@@ -1,0 +1,65 @@
+"""The training loop on real data."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lightning_fabric import Fabric
+
+from worldmodels.data.episodes import Episode, EpisodeSet, write_shard
+from worldmodels.models.vae import ConvVAE
+from worldmodels.tracking import Tracker
+from worldmodels.training.fit import FitOptions, FitResult, fit
+from worldmodels.training.vision import VisionTask
+
+OPTIONS = FitOptions(
+    epochs=2,
+    learning_rate=1e-3,
+    final_learning_rate=1e-3,
+    gradient_clip=None,
+    seed=1,
+    checkpoint_seconds=60.0,
+    log_every=1,
+)
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory: pytest.TempPathFactory) -> EpisodeSet:
+    folder = tmp_path_factory.mktemp("rollouts")
+    rng = np.random.default_rng(0)
+    ends = np.arange(9) == 8
+    written = [
+        Episode(
+            rng.integers(0, 256, (10, 64, 64, 3), np.uint8),
+            np.zeros((9, 3), np.float32),
+            np.zeros(9, np.float32),
+            ends,
+            np.zeros(9, bool),
+            seed,
+        )
+        for seed in range(4)
+    ]
+    write_shard(folder / "shard-00000.h5", written, {})
+    return EpisodeSet.open([folder])
+
+
+def train(episodes: EpisodeSet, model: ConvVAE, precision: str, folder: Path) -> FitResult:
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
+    task = VisionTask(model, episodes, episodes.split(0.25, 1), 5, 1, fabric)
+    with Tracker(folder / "metrics.csv") as tracker:
+        return fit(task, folder, OPTIONS, fabric, tracker)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("bf16-mixed", torch.bfloat16), ("32-true", torch.float32)]
+)
+def test_the_chosen_precision_reaches_the_layers(
+    episodes: EpisodeSet, tmp_path: Path, precision: str, dtype: torch.dtype
+) -> None:
+    model, seen = ConvVAE(4), set()
+    model.encoder[0].register_forward_hook(lambda layer, inputs, output: seen.add(output.dtype))
+    result = train(episodes, model, precision, tmp_path)
+    assert seen == {dtype}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert result.throughput > 0
