@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -23,15 +22,6 @@ from worldmodels.data.latents import LatentSet
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
-
-
-@pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data folder after ``stage=all preset=smoke``; tests that damage it copy it first."""
-    data = tmp_path_factory.mktemp("data")
-    done = run(data, "stage=all", "preset=smoke")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return data
 
 
 @pytest.fixture
@@ -177,37 +167,6 @@ def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Pat
     assert 0.05 < (noisy - plain).std() < 0.4
     assert noisy.min() >= -1
     assert noisy.max() <= 1
-
-
-def documented_commands() -> list[str]:
-    pages = [CONF.parent / "README.md", *sorted((CONF.parent / "docs").glob("*.md"))]
-    text = "\n".join(page.read_text().replace("\\\n", " ") for page in pages)
-    return re.findall(r"^ *python -m worldmodels (.*)$", text, re.MULTILINE)
-
-
-@pytest.mark.parametrize("command", documented_commands())
-def test_documented_commands_compose(command: str) -> None:
-    words = [word for word in shlex.split(command, comments=True) if word != "--multirun"]
-    swept = [word.split(",")[0] for word in words]
-    schema.register()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = OmegaConf.to_object(compose("config", overrides=swept))
-    assert isinstance(config, schema.Config)
-
-
-def test_the_documented_dream_environment_runs(
-    smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (CONF.parent / "docs" / "dream.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "quick").symlink_to(smoke / "smoke")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    assert names["frames"].shape == (64, 64, 64, 3)
-    assert names["frames"].std() > 0
-    assert not names["terminated"].all()
 
 
 def test_a_trained_agent_from_elsewhere_is_evaluated(smoke: Path, tmp_path: Path) -> None:

@@ -41,6 +41,10 @@ def run_stage(config: schema.Config) -> None:
 class _Escape(BaseException):
     """Carries an error past Hydra, which would print lines of its own about an Exception."""
 
+    def __init__(self, error: Exception, debug: bool) -> None:
+        super().__init__()
+        self.error, self.debug = error, debug
+
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def compose(composed: DictConfig) -> None:
@@ -50,7 +54,7 @@ def compose(composed: DictConfig) -> None:
         assert isinstance(config, schema.Config)
         run_stage(config)
     except Exception as error:
-        raise _Escape from error
+        raise _Escape(error, composed.debug) from error
 
 
 def explain(error: BaseException) -> int:
@@ -78,11 +82,11 @@ def main() -> int:
     interrupts.install()
     try:
         compose()
-    except (_Escape, Exception, KeyboardInterrupt) as caught:
-        error = caught.__cause__ if isinstance(caught, _Escape) else caught
-        assert error is not None
-        if "debug=true" in sys.argv:
-            traceback.print_exception(error)
+    except _Escape as escape:
+        if escape.debug:
+            traceback.print_exception(escape.error)
+        return explain(escape.error)
+    except (Exception, KeyboardInterrupt) as error:
         return explain(error)
     return 0
 

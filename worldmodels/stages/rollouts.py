@@ -34,6 +34,8 @@ def run(context: Context) -> None:
         missing = [
             (path, part) for path, part in zip(paths, parts, strict=True) if not _holds(path, part)
         ]
+        if missing and folder.complete:
+            say(f"rollouts: {len(missing)} of {len(parts)} shards are gone: collecting them again")
         if missing or not folder.complete:
             _collect(context, folder, driver, recipe, missing)
 

@@ -1,0 +1,15 @@
+"""What several tests look at."""
+
+from pathlib import Path
+
+import pytest
+from command import run
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder after ``stage=all preset=smoke``; tests that damage it copy it first."""
+    data = tmp_path_factory.mktemp("data")
+    done = run(data, "stage=all", "preset=smoke")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return data

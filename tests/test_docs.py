@@ -1,0 +1,70 @@
+"""The documentation: its commands, its code, its figures."""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from worldmodels import config as schema
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def documented_commands() -> list[str]:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text().replace("\\\n", " ") for page in pages)
+    return re.findall(r"^ *python -m worldmodels (.*)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_documented_commands_compose(command: str) -> None:
+    words = [word for word in shlex.split(command, comments=True) if word != "--multirun"]
+    swept = [word.split(",")[0] for word in words]
+    schema.register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = OmegaConf.to_object(compose("config", overrides=swept))
+    assert isinstance(config, schema.Config)
+
+
+def test_the_documented_dream_environment_runs(
+    smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "dream.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "quick").symlink_to(smoke / "smoke")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["frames"].shape == (64, 64, 64, 3)
+    assert names["frames"].std() > 0
+    assert not names["terminated"].all()
+
+
+@pytest.fixture
+def renderer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("render", ROOT / "docs" / "render.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_figure_on_a_page_is_the_one_that_was_measured(renderer: ModuleType) -> None:
+    for page in renderer.PAGES:
+        assert renderer.rendered(page.read_text()) == page.read_text()
+    names = set(re.findall(r"<!-- /(\w+) -->", "".join(p.read_text() for p in renderer.PAGES)))
+    assert names == set(renderer.regions())
+
+
+def test_linked_files_are_there() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
