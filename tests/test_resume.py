@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import time
 from pathlib import Path
 
@@ -20,9 +21,6 @@ LONG = {
 
 def overrides(stage: str) -> list[str]:
     return [*BASE, f"stage={stage}", *LONG[stage]]
-
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +60,6 @@ def killed_until_done(data: Path, stage: str, kills: int, rng: random.Random) ->
 
 
 def copy_upstream(reference: Path, data: Path, stage: str) -> None:
-    import shutil
-
     for earlier in list(LONG)[: list(LONG).index(stage)]:
         shutil.copytree(reference / "smoke" / earlier, data / "smoke" / earlier)
 
@@ -77,6 +73,7 @@ def test_one_kill(reference: Path, tmp_path: Path, stage: str) -> None:
     assert fingerprint(tmp_path, stage) == fingerprint(reference, stage)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("stage", list(LONG))
 def test_many_kills_at_random_moments(reference: Path, tmp_path: Path, stage: str) -> None:
@@ -87,6 +84,7 @@ def test_many_kills_at_random_moments(reference: Path, tmp_path: Path, stage: st
     assert fingerprint(tmp_path, stage) == fingerprint(reference, stage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [0, 1, 3])
 def test_the_number_of_workers_changes_nothing(
     reference: Path, tmp_path: Path, processes: int
@@ -97,6 +95,7 @@ def test_the_number_of_workers_changes_nothing(
     assert fingerprint(tmp_path, "controller") == fingerprint(reference, "controller")
 
 
+@pytest.mark.slow
 def test_more_episodes_are_added_to_those_that_are_there(reference: Path, tmp_path: Path) -> None:
     few = [*overrides("rollouts"), "rollouts.episodes=7"]
     assert run(tmp_path, *few).returncode == 0
