@@ -39,6 +39,7 @@ LOSS = 2
 """Grey levels that pygame's ``smoothscale`` loses of a plain surface, one in each direction."""
 
 _STEP_X, _STEP_Y = WIDTH / (COLUMNS * ACROSS), HEIGHT / 96 / DOWN
+CORNERS_MOST = SHAPES.shape[1]
 _VIEW_RADIUS = math.hypot(WIDTH / 2, HEIGHT / 2)
 _TILE_RADIUS = 15.0
 """No tile or kerb reaches further from its first corner, in metres (their diagonal is 14)."""
@@ -54,7 +55,8 @@ def palette(road: np.ndarray, background: np.ndarray, grass: np.ndarray) -> np.n
         colors[ROAD + shade] = road + 0.01 * shade * 255
     colors[KERB_WHITE], colors[KERB_RED] = (255, 255, 255), (255, 0, 0)
     colors[CAR], colors[STRIPE] = (int(0.8 * 255), 0, 0), (77, 77, 77)
-    return colors.astype(np.uint8)
+    drawn = colors.astype(np.uint8)  # truncated, as pygame takes them
+    return np.maximum(drawn, LOSS) - np.uint8(LOSS)
 
 
 def _weights(size: int, reduced: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,8 +83,13 @@ TAPS_X, TAPS_Y = WEIGHTS_X.shape[1], WEIGHTS_Y.shape[1]
 
 
 @njit(cache=True, error_model="numpy")
-def _fill(samples, x, y, count, color):
-    """A convex polygon with `count` corners at (x, y), whole pixels of pygame's turned surface."""
+def _fill(samples, pen, count, color):
+    """A convex polygon whose `count` corners are in `pen`, in pygame's pixels.
+
+    A row's samples lie between the rightmost of the left edges and the leftmost of the right ones,
+    each moved outwards by half a pixel.
+    """
+    x, y, base, slope = pen[0], pen[1], pen[2], pen[3]
     left, right, top, bottom = x[0], x[0], y[0], y[0]
     area = 0.0
     for i in range(count):
@@ -90,32 +97,41 @@ def _fill(samples, x, y, count, color):
         left, right = min(left, x[i]), max(right, x[i])
         top, bottom = min(top, y[i]), max(bottom, y[i])
         area += x[i] * y[j] - x[j] * y[i]
-    left, right, top, bottom = left - _HALF, right + _HALF, top - _HALF, bottom + _HALF
-    if right < 0 or left > WIDTH or bottom < 0 or top > HEIGHT:
+    left = max((left - _HALF) / _STEP_X - 0.5, 0.0)
+    right = min((right + _HALF) / _STEP_X - 0.5, samples.shape[1] - 1.0)
+    first = max(math.ceil((top - _HALF) / _STEP_Y - 0.5), 0)
+    last = min(math.floor((bottom + _HALF) / _STEP_Y - 0.5), samples.shape[0] - 1)
+    if left > right or first > last:
         return
-    first = max(math.ceil(top / _STEP_Y - 0.5), 0)
-    last = min(math.floor(bottom / _STEP_Y - 0.5), len(samples) - 1)
+    # Left edges from the front of base and slope, right ones from the back, in samples.
     sense = 1.0 if area >= 0 else -1.0
+    lefts, rights = 0, CORNERS_MOST
+    for i in range(count):
+        j = i + 1 if i + 1 < count else 0
+        dy = (y[j] - y[i]) * sense
+        if dy == 0:
+            continue
+        rise = (x[j] - x[i]) * sense / dy
+        reach = _HALF * math.sqrt(1 + rise * rise)
+        start = x[i] + (0.5 * _STEP_Y - y[i]) * rise
+        if dy < 0:
+            at, reach = lefts, -reach
+            lefts += 1
+        else:
+            rights -= 1
+            at = rights
+        base[at] = (start + reach) / _STEP_X - 0.5
+        slope[at] = rise * (_STEP_Y / _STEP_X)
     for row in range(first, last + 1):
-        at = (row + 0.5) * _STEP_Y
         x1, x2 = left, right
-        for i in range(count):
-            j = i + 1 if i + 1 < count else 0
-            dy = (y[j] - y[i]) * sense
-            if dy == 0:
-                continue
-            dx = (x[j] - x[i]) * sense
-            slope = dx / dy
-            edge = x[i] + (at - y[i]) * slope
-            reach = _HALF * math.sqrt(1 + slope * slope)
-            if dy > 0:
-                x2 = min(x2, edge + reach)
-            else:
-                x1 = max(x1, edge - reach)
-        a = max(math.ceil(x1 / _STEP_X - 0.5), 0)
-        b = min(math.floor(x2 / _STEP_X - 0.5), samples.shape[1] - 1)
-        for k in range(a, b + 1):
-            samples[row, k] = color
+        for i in range(lefts):
+            x1 = max(x1, base[i] + slope[i] * row)
+        for i in range(rights, CORNERS_MOST):
+            x2 = min(x2, base[i] + slope[i] * row)
+        line = samples[row]
+        # Unsigned, so that the compiler sees no negative index and fills whole words.
+        if x1 <= x2:
+            line[math.ceil(x1) : math.floor(x2) + 1] = color
 
 
 @njit(cache=True, error_model="numpy")
@@ -137,25 +153,25 @@ def _project(view, x, y):
 
 
 @njit(cache=True, error_model="numpy")
-def _quad(samples, view, quad, xs, ys, color):
+def _quad(samples, view, quad, pen, color):
     for i in range(4):
-        xs[i], ys[i] = _project(view, quad[i, 0], quad[i, 1])
-    _fill(samples, xs, ys, 4, color)
+        pen[0, i], pen[1, i] = _project(view, quad[i, 0], quad[i, 1])
+    _fill(samples, pen, 4, color)
 
 
 @njit(cache=True, error_model="numpy")
-def _rectangle(samples, view, x1, y1, x2, y2, xs, ys, color):
-    xs[0], ys[0] = _project(view, x1, y1)
-    xs[1], ys[1] = _project(view, x2, y1)
-    xs[2], ys[2] = _project(view, x2, y2)
-    xs[3], ys[3] = _project(view, x1, y2)
-    _fill(samples, xs, ys, 4, color)
+def _rectangle(samples, view, x1, y1, x2, y2, pen, color):
+    pen[0, 0], pen[1, 0] = _project(view, x1, y1)
+    pen[0, 1], pen[1, 1] = _project(view, x2, y1)
+    pen[0, 2], pen[1, 2] = _project(view, x2, y2)
+    pen[0, 3], pen[1, 3] = _project(view, x1, y2)
+    _fill(samples, pen, 4, color)
 
 
 @njit(cache=True, error_model="numpy")
-def _field(samples, view, near_x, near_y, radius, xs, ys):
+def _field(samples, view, near_x, near_y, radius, pen):
     """The ground and its squares of grass, where they can be seen from the point `near`."""
-    _rectangle(samples, view, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, xs, ys, BACKGROUND)
+    _rectangle(samples, view, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, pen, BACKGROUND)
     low_x = max(math.floor((near_x - radius) / GRASS), -20)
     high_x = min(math.floor((near_x + radius) / GRASS), 19)
     low_y = max(math.floor((near_y - radius) / GRASS), -20)
@@ -164,22 +180,22 @@ def _field(samples, view, near_x, near_y, radius, xs, ys):
         for j in range(low_y, high_y + 1):
             if i % 2 == 0 and j % 2 == 0:
                 x, y = i * GRASS, j * GRASS
-                _rectangle(samples, view, x, y, x + GRASS, y + GRASS, xs, ys, GREEN)
+                _rectangle(samples, view, x, y, x + GRASS, y + GRASS, pen, GREEN)
 
 
 @njit(cache=True, error_model="numpy")
-def _part(samples, view, body, b, shape, xs, ys, color):
+def _part(samples, view, body, b, shape, pen, color):
     s, c, px, py = body[b, SIN], body[b, COS], body[b, PX], body[b, PY]
     for i in range(CORNERS[shape]):
         x, y = SHAPES[shape, i, 0], SHAPES[shape, i, 1]
-        xs[i], ys[i] = _project(
+        pen[0, i], pen[1, i] = _project(
             view, np.float64((c * x - s * y) + px), np.float64((s * x + c * y) + py)
         )
-    _fill(samples, xs, ys, CORNERS[shape], color)
+    _fill(samples, pen, CORNERS[shape], color)
 
 
 @njit(cache=True, error_model="numpy")
-def _stripe(samples, view, body, b, phase, xs, ys):
+def _stripe(samples, view, body, b, phase, pen):
     """The white stripe that turns with a wheel (``Car.draw``)."""
     s1, s2 = math.sin(phase), math.sin(phase + 1.2)
     c1, c2 = math.cos(phase), math.cos(phase + 1.2)
@@ -195,12 +211,12 @@ def _stripe(samples, view, body, b, phase, xs, ys):
     for i in range(4):
         x = half if i == 1 or i == 2 else -half
         y = length * (c1 if i < 2 else c2)
-        xs[i], ys[i] = _project(view, (c * x - s * y) + px, (s * x + c * y) + py)
-    _fill(samples, xs, ys, 4, STRIPE)
+        pen[0, i], pen[1, i] = _project(view, (c * x - s * y) + px, (s * x + c * y) + py)
+    _fill(samples, pen, 4, STRIPE)
 
 
 @njit(cache=True, error_model="numpy")
-def sample(body, wheel, time, tiles, borders, has_border, count, touched, samples, xs, ys):
+def sample(body, wheel, time, tiles, borders, has_border, count, touched, samples, pen):
     """Draw one lane's view as palette indices.
 
     Args:
@@ -208,7 +224,7 @@ def sample(body, wheel, time, tiles, borders, has_border, count, touched, sample
         tiles, borders: ``(T, 4, 2)`` float64 of its track, of which `count` count.
         has_border: ``(T,)`` bool.
         samples: ``(84 * DOWN, 96 * ACROSS)`` uint8, written.
-        xs, ys: ``(8,)`` float64, scratch.
+        pen: ``(4, 8)`` float64, scratch.
     """
     samples[:] = BLACK
     view = _view(body, time)
@@ -217,62 +233,84 @@ def sample(body, wheel, time, tiles, borders, has_border, count, touched, sample
     # The middle of the picture is 200 pixels ahead of the hull.
     ahead = (HEIGHT / 2 - HEIGHT / 4) / zoom
     near_x, near_y = body[HULL, PX] + s * ahead, body[HULL, PY] + c * ahead
-    _field(samples, view, near_x, near_y, radius, xs, ys)
+    _field(samples, view, near_x, near_y, radius, pen)
     reach = (radius + _TILE_RADIUS) ** 2
     for t in range(count):
         x, y = tiles[t, 0, 0] - near_x, tiles[t, 0, 1] - near_y
         if x * x + y * y < reach:
             shade = 0 if touched[t] else t % 3
-            _quad(samples, view, tiles[t], xs, ys, ROAD + shade)
+            _quad(samples, view, tiles[t], pen, ROAD + shade)
             if has_border[t]:
                 color = KERB_WHITE if t % 2 == 0 else KERB_RED
-                _quad(samples, view, borders[t], xs, ys, color)
+                _quad(samples, view, borders[t], pen, color)
     for b in range(1, WHEELS + 1):
-        _part(samples, view, body, b, 4, xs, ys, WHEEL)
-        _stripe(samples, view, body, b, wheel[b - 1, PHASE], xs, ys)
+        _part(samples, view, body, b, 4, pen, WHEEL)
+        _stripe(samples, view, body, b, wheel[b - 1, PHASE], pen)
     for shape in range(4):
-        _part(samples, view, body, HULL, shape, xs, ys, CAR)
+        _part(samples, view, body, HULL, shape, pen, CAR)
 
 
 @njit(cache=True, error_model="numpy")
 def shrink(samples, palette, picture):
-    """Average samples ``(84 * DOWN, 96 * ACROSS)`` to a picture ``(84, 96, 3)`` uint8."""
+    """Average samples to a picture.
+
+    Args:
+        samples: ``(84 * DOWN, 96)`` uint32, the `ACROSS` samples of a pixel in one word.
+        palette: ``(10,)`` uint32, the bytes red, green, blue, 0.
+        picture: ``(84, 96)`` uint32 of the same bytes, written.
+    """
     for row in range(ROWS):
+        top, middle, bottom = samples[row * 3], samples[row * 3 + 1], samples[row * 3 + 2]
+        out = picture[row]
         for column in range(COLUMNS):
-            first = samples[row * DOWN, column * ACROSS]
-            plain = True
-            for i in range(DOWN):
-                for j in range(ACROSS):
-                    plain &= samples[row * DOWN + i, column * ACROSS + j] == first
-            if plain:
-                for channel in range(3):
-                    picture[row, column, channel] = max(palette[first, channel], LOSS) - LOSS
-                continue
-            for channel in range(3):
-                total = 0
-                for i in range(DOWN):
-                    for j in range(ACROSS):
-                        total += palette[samples[row * DOWN + i, column * ACROSS + j], channel]
-                value = total / (ACROSS * DOWN) - 1.0
-                picture[row, column, channel] = np.uint8(max(value, 0.0))
+            first = top[column]
+            color = first & np.uint32(255)
+            plain = color * np.uint32(0x01010101)
+            if ((first ^ plain) | (middle[column] ^ plain) | (bottom[column] ^ plain)) == 0:
+                out[column] = palette[color]
+            else:
+                out[column] = _average(first, middle[column], bottom[column], palette)
 
 
 @njit(cache=True, error_model="numpy")
-def reduce(picture, wide, frame):
-    """Filter a picture ``(84, 96, 3)`` to a frame ``(64, 64, 3)``, both uint8."""
-    for row in range(ROWS):
-        for column in range(SMALL):
-            first = FIRST_X[column]
-            for channel in range(3):
-                total = np.float32(0.5)
-                for tap in range(TAPS_X):
-                    total += WEIGHTS_X[column, tap] * picture[row, first + tap, channel]
-                wide[row, column, channel] = np.uint8(total)
+def _average(first, second, third, palette):
+    """The mean colour of the twelve samples in three words."""
+    # Two bytes side by side in a word, so that one sum serves two channels.
+    red_blue, green = np.uint32(0), np.uint32(0)
+    for shift in range(0, 32, 8):
+        for word in (first, second, third):
+            color = palette[(word >> np.uint32(shift)) & np.uint32(255)]
+            red_blue += color & np.uint32(0x00FF00FF)
+            green += (color >> np.uint32(8)) & np.uint32(255)
+    half = np.uint32(ACROSS * DOWN // 2)
+    red = ((red_blue & np.uint32(0xFFFF)) + half) // np.uint32(ACROSS * DOWN)
+    blue = ((red_blue >> np.uint32(16)) + half) // np.uint32(ACROSS * DOWN)
+    green = (green + half) // np.uint32(ACROSS * DOWN)
+    return red | (green << np.uint32(8)) | (blue << np.uint32(16))
+
+
+@njit(cache=True, error_model="numpy")
+def reduce(picture, line, frame):
+    """Filter a picture ``(84, 96 * 4)`` to a frame ``(64, 64, 3)``, both uint8.
+
+    `line` is scratch, ``(96 * 4,)`` float32. Rows first, for these are long runs of memory.
+    """
     for row in range(SMALL):
         first = FIRST_Y[row]
+        w0, w1, w2, w3 = WEIGHTS_Y[row, 0], WEIGHTS_Y[row, 1], WEIGHTS_Y[row, 2], WEIGHTS_Y[row, 3]
+        r0, r1, r2, r3 = picture[first], picture[first + 1], picture[first + 2], picture[first + 3]
+        for k in range(COLUMNS * 4):
+            line[k] = w0 * r0[k] + w1 * r1[k] + w2 * r2[k] + w3 * r3[k]
+        out = frame[row]
         for column in range(SMALL):
+            at = FIRST_X[column] * 4
+            v0, v1, v2, v3 = (
+                WEIGHTS_X[column, 0],
+                WEIGHTS_X[column, 1],
+                WEIGHTS_X[column, 2],
+                WEIGHTS_X[column, 3],
+            )
             for channel in range(3):
-                total = np.float32(0.5)
-                for tap in range(TAPS_Y):
-                    total += WEIGHTS_Y[row, tap] * wide[first + tap, column, channel]
-                frame[row, column, channel] = np.uint8(total)
+                k = at + channel
+                value = v0 * line[k] + v1 * line[k + 4] + v2 * line[k + 8] + v3 * line[k + 12]
+                out[column, channel] = np.uint8(value + np.float32(0.5))
