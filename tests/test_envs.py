@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from worldmodels.envs.engines import EnvSpec, make_lanes, resolve_engine
-from worldmodels.envs.envpool_engine import EnvPoolLanes
+from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.envs.gymnasium_engine import GymnasiumLanes
 from worldmodels.envs.observation import PixelObservation
 from worldmodels.errors import ConfigError, WorkerError, WorldModelsError
@@ -30,9 +30,9 @@ from worldmodels.errors import ConfigError, WorkerError, WorldModelsError
 COUNTDOWN = "picture_env:Countdown-v0"
 TESTS = Path(__file__).parent
 needs_envpool = pytest.mark.skipif(
-    resolve_engine(EnvSpec()) != "envpool", reason="EnvPool is not installed"
+    not envpool_has("CarRacing-v3"), reason="EnvPool is not installed"
 )
-ENGINES = ["gymnasium", pytest.param("envpool", marks=needs_envpool)]
+ENGINES = ["native", "gymnasium", pytest.param("envpool", marks=needs_envpool)]
 
 Lanes = VectorEnv[Any, Any, Any]
 
@@ -402,9 +402,14 @@ def test_a_number_below_one_is_refused(key: str) -> None:
 def test_engines_resolve() -> None:
     assert resolve_engine(EnvSpec(id=COUNTDOWN)) == "gymnasium"
     assert resolve_engine(EnvSpec(engine="gymnasium")) == "gymnasium"
-    assert resolve_engine(EnvSpec(kwargs={"domain_randomize": True})) == "gymnasium"
-    with pytest.raises(ConfigError, match="choose one of auto, gymnasium, envpool"):
+    assert resolve_engine(EnvSpec()) == "native"
+    assert resolve_engine(EnvSpec(kwargs={"domain_randomize": True})) == "native"
+    with pytest.raises(ConfigError, match="choose one of auto, native, gymnasium, envpool"):
         EnvSpec(engine="unity")
+    with pytest.raises(ConfigError, match="native simulates CarRacing-v3"):
+        resolve_engine(EnvSpec(id=COUNTDOWN, engine="native"))
+    with pytest.raises(ConfigError, match=r"env.kwargs: .*colour"):
+        make_lanes(EnvSpec(kwargs={"colour": 1}), lanes=1)
 
 
 # ------------------------------------------------------------------------------ pictures

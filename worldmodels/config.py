@@ -48,6 +48,7 @@ class Engine(Enum):
     """Which simulator steps the environment."""
 
     auto = "auto"
+    native = "native"
     gymnasium = "gymnasium"
     envpool = "envpool"
 

@@ -1,1 +1,14 @@
-"""Real environments as lanes of a vector environment: engines, pixels, displays, random actions."""
+"""Real environments as lanes of a vector environment: engines, pixels, displays, random actions.
+
+Importing it registers ``worldmodels/CarRacing-v3`` with Gymnasium.
+"""
+
+from gymnasium.envs.registration import register
+
+register(
+    id="worldmodels/CarRacing-v3",
+    entry_point="worldmodels.envs.carracing.single:CarRacingEnv",
+    vector_entry_point="worldmodels.envs.carracing.vector:CarRacingVectorEnv",
+    max_episode_steps=1000,
+    reward_threshold=900,
+)

@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
+from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.envs.gymnasium_engine import GymnasiumLanes
 from worldmodels.envs.observation import PixelObservation
 from worldmodels.errors import ConfigError
 
-ENGINES = ("auto", "gymnasium", "envpool")
+ENGINES = ("auto", "native", "gymnasium", "envpool")
+NATIVE = "CarRacing-v3"
+"""What the native engine simulates."""
+_NATIVE_FRAME = (84, 64)
+"""The crop and size that it draws directly."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,8 @@ class EnvSpec:
 
     Args:
         id: name of the environment in its engine's registry.
-        engine: "gymnasium"; "envpool" (several times faster, its own pictures and tracks);
-            or "auto", see `resolve_engine`.
+        engine: "native" (CarRacing only, Gymnasium's episodes, by far the fastest); "gymnasium";
+            "envpool" (its own pictures and tracks); or "auto", see `resolve_engine`.
         max_steps: time limit of an episode in steps; reaching it is truncation.
         crop_rows: rows of the picture to keep from the top; None keeps all.
         size: side of the square frames in pixels.
@@ -52,14 +57,21 @@ class EnvSpec:
 
 
 def resolve_engine(spec: EnvSpec) -> str:
-    """Return the engine that `make_lanes` will use: "gymnasium" or "envpool".
+    """Return the engine that `make_lanes` will use: "native", "gymnasium" or "envpool".
 
-    "auto" is EnvPool where it is installed and has the environment, else Gymnasium; it is also
-    Gymnasium where `spec.kwargs` are given, for these are names of `gymnasium.make`.
+    "auto" is the native one for what it simulates, then EnvPool where it is installed and has the
+    environment, else Gymnasium; it is also Gymnasium where `spec.kwargs` are given for another
+    environment than the native one, for these are names of `gymnasium.make`.
 
     Raises:
-        ConfigError: EnvPool is asked for by name and cannot be had.
+        ConfigError: an engine is asked for by name and cannot be had.
     """
+    if spec.engine in ("native", "auto") and spec.id == NATIVE:
+        return "native"
+    if spec.engine == "native":
+        raise ConfigError(
+            f"env.engine=native simulates {NATIVE}, not {spec.id}: use env.engine=auto"
+        )
     if spec.engine == "gymnasium" or (spec.engine == "auto" and spec.kwargs):
         return "gymnasium"
     if envpool_has(spec.id):
@@ -93,7 +105,7 @@ def make_lanes(spec: EnvSpec, lanes: int, processes: int = 1) -> VectorEnv[Any, 
         spec: the environment.
         lanes: number of lanes N.
         processes: how many of this machine's cores to simulate on. 1 keeps everything in this
-            process; more are EnvPool's threads, or Gymnasium's processes (one for each lane).
+            process; more are threads, or Gymnasium's processes (one for each lane).
 
     Raises:
         ConfigError: the environment cannot be made, or shows no pictures, or takes no vectors.
@@ -101,14 +113,34 @@ def make_lanes(spec: EnvSpec, lanes: int, processes: int = 1) -> VectorEnv[Any, 
     for name, number in (("lanes", lanes), ("processes", processes)):
         if number < 1:
             raise ConfigError(f"{name}={number}: choose 1 or more")
-    engine = EnvPoolLanes if resolve_engine(spec) == "envpool" else GymnasiumLanes
-    env = engine(spec.id, lanes, processes, spec.max_steps, spec.kwargs)
+    chosen = resolve_engine(spec)
+    if chosen == "native" and (spec.crop_rows, spec.size) == _NATIVE_FRAME:
+        return _native_lanes(spec, lanes, processes, spec.size)
+    if chosen == "native":
+        env: VectorEnv[Any, Any, Any] = _native_lanes(spec, lanes, processes, 96)
+    else:
+        engine = EnvPoolLanes if chosen == "envpool" else GymnasiumLanes
+        env = engine(spec.id, lanes, processes, spec.max_steps, spec.kwargs)
     try:
         _refuse_other_actions(spec.id, env)
         return PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
     except ConfigError:
         env.close()
         raise
+
+
+def _native_lanes(spec: EnvSpec, lanes: int, threads: int, size: int) -> CarRacingVectorEnv:
+    try:
+        return CarRacingVectorEnv(
+            lanes,
+            max_episode_steps=spec.max_steps,
+            size=size,
+            autoreset_mode=AutoresetMode.DISABLED,
+            threads=threads,
+            **spec.kwargs,
+        )
+    except TypeError as error:
+        raise ConfigError(f"env.kwargs: {error}: the native engine has no such argument") from error
 
 
 def _refuse_other_actions(env_id: str, env: VectorEnv[Any, Any, Any]) -> None:

@@ -49,16 +49,16 @@ class Ground(NamedTuple):
 
     Args:
         tiles: ``(T, 4, 2)`` float32, corners in Box2D's order.
-        cells: ``(SIDE * SIDE + 1,)`` int32, where each cell's part of `near` begins.
-        near: int32, tiles within reach of a car whose hull is in the cell.
+        cells: ``(SIDE * SIDE + 1,)`` int16, where each cell's part of `near` begins.
+        near: int16, tiles within reach of a car whose hull is in the cell.
 
     A car outside the grid is taken to be in its outermost cell, which lists what is near it: the
     tiles of every track lie inside.
     """
 
     tiles: NDArray[np.float32]
-    cells: NDArray[np.int32]
-    near: NDArray[np.int32]
+    cells: NDArray[np.int16]
+    near: NDArray[np.int16]
 
 
 def make_ground(track: Track) -> Ground:
@@ -68,8 +68,8 @@ def make_ground(track: Track) -> Ground:
     low = np.floor((tiles.min(axis=1) - _REACH - ORIGIN) / CELL).astype(np.int64)  # (T, 2)
     high = np.floor((tiles.max(axis=1) + _REACH - ORIGIN) / CELL).astype(np.int64)
     low, high = low.clip(0, SIDE - 1), high.clip(0, SIDE - 1)
-    cells = np.zeros(SIDE * SIDE + 1, np.int32)
-    near = np.empty(int(np.prod(high - low + 1, axis=1).sum()), np.int32)
+    cells = np.zeros(SIDE * SIDE + 1, np.int16)
+    near = np.empty(int(np.prod(high - low + 1, axis=1).sum()), np.int16)
     _fill(low, high, cells, near)
     return Ground(tiles, cells, near)
 
@@ -93,7 +93,10 @@ def _order(quads, tiles):
                 if following == corner:
                     following = j
                     continue
-                rx, ry = points[following, 0] - points[corner, 0], points[following, 1] - points[corner, 1]
+                rx, ry = (
+                    points[following, 0] - points[corner, 0],
+                    points[following, 1] - points[corner, 1],
+                )
                 vx, vy = points[j, 0] - points[corner, 0], points[j, 1] - points[corner, 1]
                 turn = rx * vy - ry * vx
                 if turn < ZERO or (turn == ZERO and vx * vx + vy * vy > rx * rx + ry * ry):
@@ -125,7 +128,7 @@ def collide(body, tiles, cells, near, on_road, touched, fresh):
 
     Args:
         body: (5, 11) float32.
-        tiles, cells, near: of the track's `Ground`.
+        tiles, cells, near: of the track's `Ground`, maybe padded.
         on_road: (4,) bool, written.
         touched: (T,) bool, tiles that any part touches are added.
         fresh: (T,) bool, tiles that wheels touch are added.
@@ -247,14 +250,14 @@ def _distance(body, b, shape, tiles, t):
     """``b2Distance`` from a tile to a body's polygon, without skins."""
     v1 = _point(body, b, shape, tiles, t, 0, 0)
     v2, v3 = v1, v1
-    a1, a2, a3 = ONE, ZERO, ZERO
+    a1, a2 = ONE, ZERO
     count = 1
     for _ in range(20):
         saved, i1, j1, i2, j2, i3, j3 = count, v1[6], v1[7], v2[6], v2[7], v3[6], v3[7]
         if count == 2:
             v1, v2, a1, a2, count = _solve2(v1, v2)
         elif count == 3:
-            v1, v2, v3, a1, a2, a3, count = _solve3(v1, v2, v3)
+            v1, v2, v3, a1, a2, count = _solve3(v1, v2, v3)
         if count == 3:
             break
         if count == 1:
@@ -316,19 +319,18 @@ def _solve3(v1, v2, v3):
     n = e12x * e13y - e12y * e13x
     d1, d2, d3 = n * (x2 * y3 - y2 * x3), n * (x3 * y1 - y3 * x1), n * (x1 * y2 - y1 * x2)
     if d12_2 <= ZERO and d13_2 <= ZERO:
-        return v1, v2, v3, ONE, ZERO, ZERO, 1
+        return v1, v2, v3, ONE, ZERO, 1
     if d12_1 > ZERO and d12_2 > ZERO and d3 <= ZERO:
         inverse = ONE / (d12_1 + d12_2)
-        return v1, v2, v3, d12_1 * inverse, d12_2 * inverse, ZERO, 2
+        return v1, v2, v3, d12_1 * inverse, d12_2 * inverse, 2
     if d13_1 > ZERO and d13_2 > ZERO and d2 <= ZERO:
         inverse = ONE / (d13_1 + d13_2)
-        return v1, v3, v3, d13_1 * inverse, d13_2 * inverse, ZERO, 2
+        return v1, v3, v3, d13_1 * inverse, d13_2 * inverse, 2
     if d12_1 <= ZERO and d23_2 <= ZERO:
-        return v2, v2, v3, ONE, ZERO, ZERO, 1
+        return v2, v2, v3, ONE, ZERO, 1
     if d13_1 <= ZERO and d23_1 <= ZERO:
-        return v3, v2, v3, ONE, ZERO, ZERO, 1
+        return v3, v2, v3, ONE, ZERO, 1
     if d23_1 > ZERO and d23_2 > ZERO and d1 <= ZERO:
         inverse = ONE / (d23_1 + d23_2)
-        return v3, v2, v3, d23_2 * inverse, d23_1 * inverse, ZERO, 2
-    inverse = ONE / (d1 + d2 + d3)
-    return v1, v2, v3, d1 * inverse, d2 * inverse, d3 * inverse, 3
+        return v3, v2, v3, d23_2 * inverse, d23_1 * inverse, 2
+    return v1, v2, v3, ONE, ZERO, 3  # the origin is inside: they overlap

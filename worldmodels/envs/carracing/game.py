@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit, prange
-from numpy.typing import NDArray
 
 from worldmodels.envs.carracing import bodies, physics
-from worldmodels.envs.carracing.contacts import collide, make_ground
+from worldmodels.envs.carracing.contacts import collide
 from worldmodels.envs.carracing.state import (
     ANGLE,
     BRAKE,
@@ -25,15 +22,15 @@ from worldmodels.envs.carracing.state import (
     PX,
     PY,
     REWARD,
+    SHOWN,
     SIN,
     STEER,
     TIME,
     VX,
     VY,
     WHEELS,
-    Lanes,
 )
-from worldmodels.envs.carracing.track import PLAYFIELD, Track
+from worldmodels.envs.carracing.track import PLAYFIELD
 
 FPS = 50
 DT = 1.0 / FPS
@@ -45,43 +42,9 @@ GRASS_LIMIT = FRICTION_LIMIT * 0.6
 STIFFNESS = 205000 * SIZE * SIZE
 WHEEL_RADIUS = 1.0 * bodies.WHEEL_RADIUS * SIZE
 BRAKE_FORCE = 15
+RUNNING, LAP_FINISHED, LEFT_FIELD = 0, 1, 2
 OFFSET_X = tuple(x * SIZE for x, _ in bodies.WHEEL_POSITIONS)
 OFFSET_Y = tuple(y * SIZE for _, y in bodies.WHEEL_POSITIONS)
-
-
-class Grounds(NamedTuple):
-    """The tracks that lanes are on, for contacts; K tracks of at most T tiles.
-
-    Args:
-        tiles: ``(K, T, 4, 2)`` float32.
-        counts: ``(K,)`` int32, tiles of each.
-        start: ``(K, 3)`` float64, angle and position of the car.
-        cells: ``(K, cells + 1)`` int32.
-        near: ``(K, most)`` int32; see `contacts.Ground`.
-    """
-
-    tiles: NDArray[np.float32]
-    counts: NDArray[np.int32]
-    start: NDArray[np.float64]
-    cells: NDArray[np.int32]
-    near: NDArray[np.int32]
-
-
-def pack(tracks: Sequence[Track]) -> Grounds:
-    """The contact geometry of several tracks, padded to the longest."""
-    grounds = [make_ground(track) for track in tracks]
-    tiles = np.zeros((len(tracks), max(len(g.tiles) for g in grounds), 4, 2), np.float32)
-    near = np.zeros((len(tracks), max(len(g.near) for g in grounds)), np.int32)
-    for k, ground in enumerate(grounds):
-        tiles[k, : len(ground.tiles)] = ground.tiles
-        near[k, : len(ground.near)] = ground.near
-    return Grounds(
-        tiles,
-        np.array([len(ground.tiles) for ground in grounds], np.int32),
-        np.stack([track.start for track in tracks]),
-        np.stack([ground.cells for ground in grounds]),
-        near,
-    )
 
 
 @njit(cache=True, error_model="numpy")
@@ -133,16 +96,15 @@ def _control(wheel, steer, gas, brake):
 
 
 @njit(cache=True, error_model="numpy")
-def _advance(lanes, grounds, n, percent):
+def _advance(lanes, courses, n, percent):
     """Physics, contacts and time of lane `n`."""
-    k = lanes.track[n]
-    count = grounds.counts[k]
+    count = courses.counts[n]
     _drive(lanes.body[n], lanes.joint[n], lanes.wheel[n], lanes.on_road[n], lanes.force[n])
     added, start = collide(
         lanes.body[n],
-        grounds.tiles[k],
-        grounds.cells[k],
-        grounds.near[k],
+        courses.tiles[n],
+        courses.cells[n],
+        courses.near[n],
         lanes.on_road[n],
         lanes.touched[n],
         lanes.visited[n],
@@ -154,12 +116,12 @@ def _advance(lanes, grounds, n, percent):
         lanes.lap[n] = True
     physics.step(lanes.body[n], lanes.joint[n], lanes.limit[n], lanes.force[n])
     lanes.score[n, TIME] += DT
+    lanes.score[n, SHOWN] = lanes.score[n, REWARD]
 
 
 @njit(cache=True, error_model="numpy")
-def _reset_lane(lanes, grounds, n, k, percent):
-    """Put the car of lane `n` at the start of track `k`, with the step that Gymnasium's reset makes."""
-    lanes.track[n] = k
+def _reset_lane(lanes, courses, n, percent):
+    """Put the car of lane `n` at its start, and make the step that Gymnasium's reset makes."""
     lanes.joint[n, :] = np.float32(0)
     lanes.limit[n, :] = 0
     lanes.wheel[n, :] = 0.0
@@ -169,53 +131,56 @@ def _reset_lane(lanes, grounds, n, k, percent):
     lanes.touched[n, :] = False
     lanes.visits[n] = 0
     lanes.lap[n] = False
-    angle, x, y = grounds.start[k, 0], grounds.start[k, 1], grounds.start[k, 2]
+    angle, x, y = courses.start[n, 0], courses.start[n, 1], courses.start[n, 2]
     turned = np.float32(angle)
     physics.place(lanes.body[n], HULL, np.float32(x), np.float32(y), turned)
     for w in range(WHEELS):
         wx, wy = np.float32(x + OFFSET_X[w]), np.float32(y + OFFSET_Y[w])
         physics.place(lanes.body[n], w + 1, wx, wy, turned)
-    _advance(lanes, grounds, n, percent)
+    _advance(lanes, courses, n, percent)
 
 
 @njit(cache=True, error_model="numpy")
-def _step_lane(lanes, grounds, n, steer, gas, brake, percent):
-    """One step of lane `n`: its reward, and whether it terminated."""
+def _step_lane(lanes, courses, n, steer, gas, brake, percent):
+    """One step of lane `n`: its reward, and how it ended (see `step`)."""
     _control(lanes.wheel[n], steer, gas, brake)
-    _advance(lanes, grounds, n, percent)
+    _advance(lanes, courses, n, percent)
     total = lanes.score[n, REWARD] - 0.1
     reward = total - lanes.score[n, PREVIOUS_REWARD]
     lanes.score[n, REWARD] = total
     lanes.score[n, PREVIOUS_REWARD] = total
-    terminated = lanes.visits[n] == grounds.counts[lanes.track[n]] or lanes.lap[n]
+    end = RUNNING
+    if lanes.visits[n] == courses.counts[n] or lanes.lap[n]:
+        end = LAP_FINISHED
     if abs(lanes.body[n, HULL, PX]) > PLAYFIELD or abs(lanes.body[n, HULL, PY]) > PLAYFIELD:
-        terminated = True
+        end = LEFT_FIELD
         reward = -100.0
-    return reward, terminated
+    return reward, end
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
-def reset(lanes, grounds, chosen, track, percent):
-    """Put the cars of the `chosen` lanes (C,) at the start of their `track` (C,)."""
-    for i in prange(len(chosen)):
-        _reset_lane(lanes, grounds, chosen[i], track[i], percent)
+def reset(lanes, courses, chosen, percent):
+    """Put the cars of the `chosen` lanes (N,) bool at the start of their courses."""
+    for n in prange(len(chosen)):
+        if chosen[n]:
+            _reset_lane(lanes, courses, n, percent)
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
-def step(lanes, grounds, actions, active, percent, rewards, terminated):
+def step(lanes, courses, actions, active, percent, rewards, ends):
     """One step of the `active` lanes.
 
     Args:
         lanes: state of N lanes, updated in place.
-        grounds: their tracks.
+        courses: what they drive on.
         actions: ``(N, 3)`` float64: steering in [-1, 1], gas and brake in [0, 1].
         active: ``(N,)`` bool; the others stay as they are.
         percent: share of the tiles after which a lap counts.
         rewards: ``(N,)`` float64, written for active lanes.
-        terminated: ``(N,)`` bool, written for active lanes.
+        ends: ``(N,)`` int8, `RUNNING`, `LAP_FINISHED` or `LEFT_FIELD`, written for active lanes.
     """
     for n in prange(len(active)):
         if active[n]:
-            rewards[n], terminated[n] = _step_lane(
-                lanes, grounds, n, actions[n, 0], actions[n, 1], actions[n, 2], percent
+            rewards[n], ends[n] = _step_lane(
+                lanes, courses, n, actions[n, 0], actions[n, 1], actions[n, 2], percent
             )

@@ -63,7 +63,6 @@ SLEEP_SPEED_2, SLEEP_SPIN_2 = _F(_F(0.01) * _F(0.01)), _F(ANGULAR_SLOP * ANGULAR
 TIME_TO_SLEEP = _F(0.5)
 
 
-
 @njit(cache=True, error_model="numpy")
 def _begin(hull, body, joint, limit, j):
     """``b2RevoluteJoint::InitVelocityConstraints`` with warm starting.
@@ -145,7 +144,11 @@ def _iterate(hull, wheel, impulse, known, state):
     else:
         cz = wb - wa
         # b2Mat33::Solve33 by Cramer's rule, with m13 = m31 and so on.
-        e1, e2, e3 = m22 * INERTIA_SUM - m23 * m23, m23 * m13 - m12 * INERTIA_SUM, m12 * m23 - m22 * m13
+        e1, e2, e3 = (
+            m22 * INERTIA_SUM - m23 * m23,
+            m23 * m13 - m12 * INERTIA_SUM,
+            m12 * m23 - m22 * m13,
+        )
         px = -(det3 * (cx * e1 + cy * e2 + cz * e3))
         f1, f2, f3 = cy * INERTIA_SUM - cz * m23, cz * m13 - cx * INERTIA_SUM, cx * m23 - cy * m13
         py = -(det3 * (m11 * f1 + m12 * f2 + m13 * f3))
@@ -296,7 +299,12 @@ def step(body, joint, limit, force):
     done = 0
     while done < VELOCITY_ITERATIONS:
         hull_was = hull
-        was0, was1, was2, was3 = (wheel0, impulse0), (wheel1, impulse1), (wheel2, impulse2), (wheel3, impulse3)
+        was0, was1, was2, was3 = (
+            (wheel0, impulse0),
+            (wheel1, impulse1),
+            (wheel2, impulse2),
+            (wheel3, impulse3),
+        )
         hull, wheel3, impulse3 = _iterate(hull, wheel3, impulse3, known3, limit3)
         hull, wheel2, impulse2 = _iterate(hull, wheel2, impulse2, known2, limit2)
         hull, wheel1, impulse1 = _iterate(hull, wheel1, impulse1, known1, limit1)

@@ -17,11 +17,23 @@ import math
 
 import numpy as np
 from numba import njit, prange
+from numpy.typing import NDArray
 
-from worldmodels.envs.carracing import bodies
+from worldmodels.envs.carracing import bodies, instruments
 from worldmodels.envs.carracing.contacts import CORNERS, SHAPES
-from worldmodels.envs.carracing.state import ANGLE, COS, HULL, PHASE, PX, PY, SIN, TIME, WHEELS
-from worldmodels.envs.carracing.track import PLAYFIELD, SCALE
+from worldmodels.envs.carracing.state import (
+    ANGLE,
+    COS,
+    HULL,
+    PHASE,
+    PX,
+    PY,
+    SHOWN,
+    SIN,
+    TIME,
+    WHEELS,
+)
+from worldmodels.envs.carracing.track import PLAYFIELD, SCALE, Colors
 
 WIDTH, HEIGHT = 1000, 800
 COLUMNS, ROWS = 96, 84
@@ -30,7 +42,8 @@ ACROSS, DOWN = 4, 3
 """Samples a pixel; see ``benchmarks/carracing_pictures.py`` for what they cost and give."""
 ZOOM = 2.7
 GRASS = PLAYFIELD / 20.0
-SMALL = 64
+SMALL, FULL = 64, 96
+SIZES = (SMALL, FULL)
 
 BLACK, BACKGROUND, GREEN, ROAD, KERB_WHITE, KERB_RED, CAR, WHEEL, STRIPE = 0, 1, 2, 3, 6, 7, 8, 0, 9
 """Palette indices; `ROAD` + i % 3 is an untouched tile i, `ROAD` a touched one."""
@@ -47,19 +60,19 @@ _HALF = 0.5
 """How far pygame's outlines reach beyond the true edge, in its pixels."""
 
 
-def palette(road: np.ndarray, background: np.ndarray, grass: np.ndarray) -> np.ndarray:
-    """The (10, 3) uint8 colours of a field painted with these (each (3,) float64)."""
-    colors = np.zeros((COLORS, 3), np.float64)
-    colors[BACKGROUND], colors[GREEN] = background, grass
+def palette(colors: Colors) -> NDArray[np.uint32]:
+    """The (10,) colours that a field's picture has, each the bytes red, green, blue, 0."""
+    drawn = np.zeros((COLORS, 4), np.float64)
+    drawn[BACKGROUND, :3], drawn[GREEN, :3] = colors.background, colors.grass
     for shade in range(3):
-        colors[ROAD + shade] = road + 0.01 * shade * 255
-    colors[KERB_WHITE], colors[KERB_RED] = (255, 255, 255), (255, 0, 0)
-    colors[CAR], colors[STRIPE] = (int(0.8 * 255), 0, 0), (77, 77, 77)
-    drawn = colors.astype(np.uint8)  # truncated, as pygame takes them
-    return np.maximum(drawn, LOSS) - np.uint8(LOSS)
+        drawn[ROAD + shade, :3] = colors.road + 0.01 * shade * 255
+    drawn[KERB_WHITE, :3], drawn[KERB_RED, :3] = (255, 255, 255), (255, 0, 0)
+    drawn[CAR, :3], drawn[STRIPE, :3] = (int(0.8 * 255), 0, 0), (77, 77, 77)
+    bytes_ = np.maximum(drawn.astype(np.uint8), LOSS) - np.uint8(LOSS)
+    return bytes_.view(np.uint32)[:, 0].copy()
 
 
-def _weights(size: int, reduced: int) -> tuple[np.ndarray, np.ndarray]:
+def _weights(size: int, reduced: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """First pixel and weights of each output of an antialiased bilinear filter.
 
     The triangle filter of PIL's and PyTorch's ``antialias=True``.
@@ -146,7 +159,7 @@ def _view(body, time):
 
 @njit(cache=True, error_model="numpy")
 def _project(view, x, y):
-    """The pixel of a point of the world, truncated as pygame does, its centre, rows from the top."""
+    """The centre of the pixel of a point of the world, truncated as pygame does; rows go down."""
     zoom, s, c, ox, oy = view
     px, py = (c * x - s * y) * zoom + ox, (s * x + c * y) * zoom + oy
     return math.trunc(px) + 0.5, HEIGHT - (math.trunc(py) + 0.5)
@@ -221,7 +234,7 @@ def sample(body, wheel, time, tiles, borders, has_border, count, touched, sample
 
     Args:
         body: ``(5, 11)`` float32; see `state.Lanes`, also for `wheel` and `touched`.
-        tiles, borders: ``(T, 4, 2)`` float64 of its track, of which `count` count.
+        tiles, borders: ``(T, 4, 2)`` float32 of its track, of which `count` count.
         has_border: ``(T,)`` bool.
         samples: ``(84 * DOWN, 96 * ACROSS)`` uint8, written.
         pen: ``(4, 8)`` float64, scratch.
@@ -314,3 +327,58 @@ def reduce(picture, line, frame):
                 k = at + channel
                 value = v0 * line[k] + v1 * line[k + 4] + v2 * line[k + 8] + v3 * line[k + 12]
                 out[column, channel] = np.uint8(value + np.float32(0.5))
+
+
+@njit(cache=True, error_model="numpy")
+def _draw_lane(lanes, courses, n, picture):
+    """The upper picture of lane `n`, ``(84, 96)`` uint32."""
+    samples = np.empty((ROWS * DOWN, COLUMNS * ACROSS), np.uint8)
+    sample(
+        lanes.body[n],
+        lanes.wheel[n],
+        lanes.score[n, TIME],
+        courses.tiles[n],
+        courses.borders[n],
+        courses.has_border[n],
+        courses.counts[n],
+        lanes.touched[n],
+        samples,
+        np.empty((4, CORNERS_MOST), np.float64),
+    )
+    shrink(samples.view(np.uint32), courses.palette[n], picture)
+
+
+@njit(cache=True, error_model="numpy")
+def _draw_small_lane(lanes, courses, n, frame):
+    picture = np.empty((ROWS, COLUMNS), np.uint32)
+    _draw_lane(lanes, courses, n, picture)
+    reduce(picture.view(np.uint8), np.empty(COLUMNS * 4, np.float32), frame)
+
+
+@njit(cache=True, error_model="numpy")
+def _draw_full_lane(lanes, courses, n, frame):
+    picture = np.empty((ROWS, COLUMNS), np.uint32)
+    _draw_lane(lanes, courses, n, picture)
+    for row in range(ROWS):
+        for column in range(COLUMNS):
+            color = picture[row, column]
+            frame[row, column, 0] = color & np.uint32(255)
+            frame[row, column, 1] = (color >> np.uint32(8)) & np.uint32(255)
+            frame[row, column, 2] = (color >> np.uint32(16)) & np.uint32(255)
+    instruments.draw(lanes.body[n], lanes.wheel[n], lanes.score[n, SHOWN], frame[ROWS:])
+
+
+@njit(cache=True, error_model="numpy", parallel=True)
+def draw_small(lanes, courses, active, frames):
+    """Draw what the `active` lanes (N,) bool see into `frames` (N, 64, 64, 3) uint8."""
+    for n in prange(len(active)):
+        if active[n]:
+            _draw_small_lane(lanes, courses, n, frames[n])
+
+
+@njit(cache=True, error_model="numpy", parallel=True)
+def draw_full(lanes, courses, active, frames):
+    """Draw Gymnasium's pictures of the `active` lanes (N,) bool into (N, 96, 96, 3) uint8."""
+    for n in prange(len(active)):
+        if active[n]:
+            _draw_full_lane(lanes, courses, n, frames[n])

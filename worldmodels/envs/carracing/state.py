@@ -19,7 +19,8 @@ JX, JY, JLIMIT, JMOTOR, MOTOR_SPEED = range(5)
 GAS, BRAKE, STEER, PHASE, OMEGA = range(5)
 """A wheel, as Gymnasium's ``Car`` keeps it."""
 
-REWARD, PREVIOUS_REWARD, TIME = range(3)
+REWARD, PREVIOUS_REWARD, TIME, SHOWN = range(4)
+"""`SHOWN` is the return as the picture has it: before this step's price."""
 
 
 class Lanes(NamedTuple):
@@ -32,12 +33,12 @@ class Lanes(NamedTuple):
             upper limit, 0 between.
         wheel: ``(N, 4, 5)`` float64.
         on_road: ``(N, 4)`` bool, whether a wheel touched a tile when the last step began.
-        score: ``(N, 3)`` float64: return so far, the same before the last step, seconds.
+        score: ``(N, 4)`` float64: return so far, the same before the last step, seconds, and the
+            return that the picture shows.
         visited: ``(N, T)`` bool, tiles that a wheel has touched; they are paid once.
         touched: ``(N, T)`` bool, tiles that any part has touched; they are drawn darker.
         visits: ``(N,)`` int32, number of visited tiles.
         lap: ``(N,)`` bool, whether the lap is complete.
-        track: ``(N,)`` int32, the lane's track.
         force: ``(N, 4, 2)`` float32, on the wheels in the last step.
     """
 
@@ -51,7 +52,6 @@ class Lanes(NamedTuple):
     touched: NDArray[np.bool_]
     visits: NDArray[np.int32]
     lap: NDArray[np.bool_]
-    track: NDArray[np.int32]
     force: NDArray[np.float32]
 
 
@@ -63,11 +63,18 @@ def empty_lanes(lanes: int, tiles: int) -> Lanes:
         np.zeros((lanes, WHEELS), np.int8),
         np.zeros((lanes, WHEELS, OMEGA + 1), np.float64),
         np.zeros((lanes, WHEELS), np.bool_),
-        np.zeros((lanes, TIME + 1), np.float64),
+        np.zeros((lanes, SHOWN + 1), np.float64),
         np.zeros((lanes, tiles), np.bool_),
         np.zeros((lanes, tiles), np.bool_),
         np.zeros(lanes, np.int32),
         np.zeros(lanes, np.bool_),
-        np.zeros(lanes, np.int32),
         np.zeros((lanes, WHEELS, 2), np.float32),
     )
+
+
+def with_room(lanes: Lanes, tiles: int) -> Lanes:
+    """The same state, with room for tracks of so many tiles."""
+    count, before = lanes.visited.shape
+    visited, touched = np.zeros((2, count, tiles), np.bool_)
+    visited[:, :before], touched[:, :before] = lanes.visited, lanes.touched
+    return lanes._replace(visited=visited, touched=touched)

@@ -35,7 +35,9 @@ class Colors(NamedTuple):
 
 
 DEFAULT_COLORS = Colors(
-    np.array([102.0, 102.0, 102.0]), np.array([102.0, 204.0, 102.0]), np.array([102.0, 230.0, 102.0])
+    np.array([102.0, 102.0, 102.0]),
+    np.array([102.0, 204.0, 102.0]),
+    np.array([102.0, 230.0, 102.0]),
 )
 
 
