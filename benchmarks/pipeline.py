@@ -75,10 +75,19 @@ def _frames(engine: str, processes: int, seconds: float) -> float:
     began, frames = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         _, _, terminated, truncated, _ = env.step(driver.act())
-        frames += int((~(terminated | truncated)).sum())
+        running = ~(terminated | truncated)
+        frames += int(running.sum())
+        if not running.any():
+            env.reset(seed=seeds)  # type: ignore[arg-type]
+            driver.reset(seeds)
     rate = frames / (time.perf_counter() - began)
     env.close()
     return rate
+
+
+def rollouts_native(folder: Path, seconds: float) -> float:
+    """Frames a second of the native engine, in threads."""
+    return _frames("native", default_processes(), seconds)
 
 
 def rollouts_gymnasium(folder: Path, seconds: float) -> float:
@@ -134,8 +143,17 @@ def _control(recipe: Recipe, lanes: int, candidates: int, episodes: int, seconds
 
 def real_control(folder: Path, seconds: float) -> float:
     """Steps a second of a population with V, M and C in the game, on all cores."""
+    return _real_control("native", folder, seconds)
+
+
+def real_control_envpool(folder: Path, seconds: float) -> float:
+    """The same with EnvPool's engine."""
+    return _real_control("envpool", folder, seconds)
+
+
+def _real_control(engine: str, folder: Path, seconds: float) -> float:
     recipe = RealRecipe(
-        EnvSpec(),
+        EnvSpec(engine=engine),
         vision=folder / "vae.safetensors",
         memory=folder / "rnn.safetensors",
         bfloat16=BFLOAT16,

@@ -47,9 +47,11 @@ class Figure:
 FIGURES = (
     Figure("driving, Gymnasium", "frames/s", "rollouts_gymnasium", "rollouts", True),
     Figure("driving, EnvPool", "frames/s", "rollouts_envpool", "rollouts", True),
+    Figure("driving, native", "frames/s", "rollouts_native", "rollouts", True),
     Figure("VAE training", "images/s", "vae", "vae"),
     Figure("MDN-RNN training", "transitions/s", "rnn", "rnn"),
-    Figure("control in the game", "steps/s", "real_control", "real_control", True),
+    Figure("control, EnvPool", "steps/s", "real_control_envpool", "real_control", True),
+    Figure("control, native", "steps/s", "real_control", "real_control", True),
     Figure("control in the dream", "steps/s", "dream", "dream"),
 )
 

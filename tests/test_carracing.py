@@ -290,7 +290,7 @@ def test_bad_input_is_refused_by_name() -> None:
         with pytest.raises(WorldModelsError, match="reset_mask"):
             env.reset(options={"reset_mask": np.zeros(3, bool)})
         env.reset(seed=1)
-        with pytest.raises(WorldModelsError, match="lane 1: .*not finite"):
+        with pytest.raises(WorldModelsError, match=r"lane 1: .*not finite"):
             env.step(np.array([[0, 0, 0], [np.nan, 0, 0], [0, 0, 0]]))
         with pytest.raises(WorldModelsError, match=r"\(2, 3\)"):
             env.step(np.zeros((2, 3)))

@@ -31,6 +31,9 @@ ToolT = TypeVar("ToolT")
 Heartbeat = Callable[[int], None]
 ATTEMPTS = 3
 _BEAT_SECONDS = 0.5
+# Read when a library is imported. Numba's pool would raise OpenMP's number for PyTorch too, and
+# threads that spin on each other's cores cost more than half of the throughput (measured).
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -155,7 +158,8 @@ class Pool(Generic[ToolT]):
         process = _SPAWN.Process(
             target=_serve, args=(theirs, self._setup, os.getpid()), daemon=False
         )
-        process.start()
+        with _environment(_ONE_THREAD):
+            process.start()
         theirs.close()
         return _Worker(process, ours)
 
@@ -198,6 +202,21 @@ class Pool(Generic[ToolT]):
                 )
             queue.appendleft(worker.job)
         self._workers[self._workers.index(worker)] = self._start()
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _serve(connection: Connection, setup: Callable[[], Any], parent: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from worldmodels.envs.carracing.vector import CarRacingVectorEnv
+from worldmodels.envs.carracing.vector import CarRacingVectorEnv, warm_up
 from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.envs.gymnasium_engine import GymnasiumLanes
 from worldmodels.envs.observation import PixelObservation
@@ -82,6 +82,12 @@ def resolve_engine(spec: EnvSpec) -> str:
             "pip install 'worldmodels[envpool]', or use env.engine=gymnasium"
         )
     return "gymnasium"
+
+
+def prepare(spec: EnvSpec) -> None:
+    """Compile the engine, if it is compiled, so that worker processes find it done."""
+    if resolve_engine(spec) == "native":
+        warm_up()
 
 
 def make_lanes(spec: EnvSpec, lanes: int, processes: int = 1) -> VectorEnv[Any, Any, Any]:

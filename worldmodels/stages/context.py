@@ -28,7 +28,7 @@ from worldmodels.config import (
     plain,
 )
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.envs.engines import EnvSpec, resolve_engine
+from worldmodels.envs.engines import EnvSpec, prepare, resolve_engine
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
@@ -160,8 +160,10 @@ class Context:
         self, engine: Engine | None, vision: Path | None, memory: Path | None, wiring: Wiring
     ) -> RealRecipe:
         """The recipe of a real world."""
+        spec = self.env_spec(engine)
+        prepare(spec)
         return RealRecipe(
-            env=self.env_spec(engine),
+            env=spec,
             env_processes=1 if self.processes else os.cpu_count() or 1,
             vision=vision,
             memory=memory if wiring.use_hidden else None,
