@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: run test test-slow bench lint format clean
+.PHONY: run test test-slow bench parity speed lint format clean
 
 # The whole pipeline on real CarRacing, in minutes.
 run: $(VENV)/.run
@@ -22,6 +22,13 @@ lint: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
 
+# The native CarRacing beside Gymnasium's, and its speed: minutes each.
+parity: $(VENV)/.dev
+	$(BIN)/python benchmarks/carracing_parity.py
+
+speed: $(VENV)/.dev
+	$(BIN)/python benchmarks/carracing_speed.py
+
 # Every part beside the plain loops that most reimplementations have: minutes.
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/throughput.py
@@ -33,7 +40,7 @@ format: $(VENV)/.dev
 $(VENV)/.run: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (a few minutes the first time)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[envpool]'
+	$(PIP) --editable .
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt

@@ -1,7 +1,8 @@
 """Puts measured figures into the documentation; none is typed by hand.
 
     python docs/render.py data/quick            # take over the results of a run, and its film
-    python docs/render.py data/throughput.json  # take over what `make bench` measured
+    python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
+                                                # for carracing_parity.json, carracing_speed.json
     python docs/render.py                       # render the pages again
 
 What was taken over lies in ``docs/results/`` as JSON. A page has regions ``<!-- name -->`` to
@@ -25,7 +26,7 @@ from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, score_rows
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS / "results"
-PAGES = (DOCS.parent / "README.md",)
+PAGES = (DOCS.parent / "README.md", DOCS / "carracing.md")
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 
 
@@ -66,6 +67,8 @@ def regions() -> dict[str, str]:
         "likelihood": _likelihood(quick),
         "stages": _stages(quick),
         "throughput": _throughput(bench),
+        "parity": _parity(read_json(RESULTS / "carracing_parity.json")),
+        "speed": _speed(read_json(RESULTS / "carracing_speed.json")),
     }
 
 
@@ -117,6 +120,61 @@ def _throughput(bench: dict[str, Any]) -> str:
         "ratio",
         "peak memory of a process",
     )
+    return _table(header, rows)
+
+
+def _parity(record: dict[str, Any]) -> str:
+    tracks, dynamics, seen = record["tracks"], record["dynamics"], record["pictures"]
+    rows = [
+        (
+            "tracks",
+            f"{tracks['seeds']:,} seeds",
+            f"largest error of a corner {tracks['largest_error']:g}",
+        ),
+        (
+            "dynamics",
+            f"{dynamics['episodes']} episodes by four drivers, {dynamics['steps']:,} steps,"
+            f" {dynamics['terminated']} terminated",
+            f"same rewards, tiles and ends in {dynamics['equal_events']}, every bit of the bodies"
+            f" in {dynamics['equal_bits']}",
+        ),
+        (
+            "pictures",
+            f"{seen['frames']} frames",
+            f"{seen['road_mean']:.2f} grey levels over the road view ({seen['road_worst']:.2f} in"
+            f" the worst), {seen['bar_mean']:.2f} over the instruments",
+        ),
+    ]
+    for one in record["scores"]:
+        low, high = one["interval"]
+        rows.append(
+            (
+                f"score of an agent at {one['gymnasium']:.0f}",
+                f"{one['episodes']} episodes",
+                f"{one['gymnasium']:.1f} in Gymnasium, {one['native']:.1f} here; 95 % interval of"
+                f" the difference {low:.1f} to {high:.1f}",
+            )
+        )
+    return _table(("", "compared", "result"), rows)
+
+
+def _speed(record: dict[str, Any]) -> str:
+    figures = record["figures"]
+    alone = {f["what"]: f["steps_s"] for f in figures if f["threads"] == 1 and f["lanes"] <= 16}
+    rows = []
+    for figure in figures:
+        each = figure["steps_s"] / figure["threads"]
+        rows.append(
+            (
+                figure["what"],
+                str(figure["lanes"]),
+                str(figure["threads"]),
+                f"{figure['steps_s']:,.0f}",
+                f"× {each / alone['Gymnasium']:.0f}",
+                f"× {each / alone['EnvPool']:.1f}",
+            )
+        )
+    header = ("engine", "lanes", "threads", "steps/s", "a core, to Gymnasium", "a core, to EnvPool")
     return _table(header, rows)
 
 

@@ -47,6 +47,16 @@ def test_the_documented_dream_environment_runs(
     assert not names["terminated"].all()
 
 
+def test_the_documented_simulator_runs() -> None:
+    page = (ROOT / "docs" / "carracing.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["picture"].shape == (96, 96, 3)
+    assert names["frames"].shape == (64, 64, 64, 3)
+    assert names["frames"].std() > 0
+
+
 @pytest.fixture
 def renderer() -> ModuleType:
     spec = importlib.util.spec_from_file_location("render", ROOT / "docs" / "render.py")

@@ -108,6 +108,7 @@ def put(courses: Courses, lane: int, course: Course) -> Courses:
 def _grown(courses: Courses, tiles: int, near: int) -> Courses:
     tiles, near = max(tiles, courses.tiles.shape[1]), max(near, courses.near.shape[1])
     larger = empty_courses(len(courses.counts), tiles, near)
-    for old, new in zip(courses, larger, strict=True):
-        new[tuple(slice(size) for size in old.shape)] = old
+    for name in Courses._fields:
+        old: NDArray[Any] = getattr(courses, name)
+        getattr(larger, name)[tuple(slice(size) for size in old.shape)] = old
     return larger

@@ -38,7 +38,7 @@ from worldmodels.envs.carracing.track import PLAYFIELD, SCALE, Colors
 WIDTH, HEIGHT = 1000, 800
 COLUMNS, ROWS = 96, 84
 """The part of Gymnasium's 96x96 above the instruments."""
-ACROSS, DOWN = 4, 3
+ACROSS, DOWN = 4, 2
 """Samples a pixel; see ``benchmarks/carracing_pictures.py`` for what they cost and give."""
 ZOOM = 2.7
 GRASS = PLAYFIELD / 20.0
@@ -273,25 +273,25 @@ def shrink(samples, palette, picture):
         picture: ``(84, 96)`` uint32 of the same bytes, written.
     """
     for row in range(ROWS):
-        top, middle, bottom = samples[row * 3], samples[row * 3 + 1], samples[row * 3 + 2]
+        top, bottom = samples[row * 2], samples[row * 2 + 1]
         out = picture[row]
         for column in range(COLUMNS):
             first = top[column]
             color = first & np.uint32(255)
             plain = color * np.uint32(0x01010101)
-            if ((first ^ plain) | (middle[column] ^ plain) | (bottom[column] ^ plain)) == 0:
+            if ((first ^ plain) | (bottom[column] ^ plain)) == 0:
                 out[column] = palette[color]
             else:
-                out[column] = _average(first, middle[column], bottom[column], palette)
+                out[column] = _average(first, bottom[column], palette)
 
 
 @njit(cache=True, error_model="numpy")
-def _average(first, second, third, palette):
-    """The mean colour of the twelve samples in three words."""
+def _average(first, second, palette):
+    """The mean colour of the eight samples in two words."""
     # Two bytes side by side in a word, so that one sum serves two channels.
     red_blue, green = np.uint32(0), np.uint32(0)
     for shift in range(0, 32, 8):
-        for word in (first, second, third):
+        for word in (first, second):
             color = palette[(word >> np.uint32(shift)) & np.uint32(255)]
             red_blue += color & np.uint32(0x00FF00FF)
             green += (color >> np.uint32(8)) & np.uint32(255)

@@ -1,0 +1,177 @@
+"""Steps a second of CarRacing's engines, drawing included: ``make speed``.
+
+Whole episodes of 1,000 steps, so that the first second, which shows the whole field and costs most,
+has its ordinary share. Engines and numbers of lanes take turns in one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from worldmodels.artifacts import provenance, write_json
+from worldmodels.envs.carracing import game
+from worldmodels.envs.carracing.courses import empty_courses, put, seeded_course
+from worldmodels.envs.carracing.state import empty_lanes
+from worldmodels.envs.carracing.vector import CarRacingVectorEnv
+from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
+from worldmodels.tracking import Progress, console
+from worldmodels.workers import default_processes
+
+LANES = (1, 4, 16, 64, 256, 1024)
+EPISODE = 1000
+FRAME = 64 * 64 * 3
+
+
+def controls(lanes: int, step: int) -> NDArray[np.float32]:
+    """Steering that weaves, some gas, a touch of the brake now and then, ``(lanes, 3)``."""
+    phase = np.arange(lanes)
+    steer = 0.3 * np.sin(step / 25 + phase)
+    gas = 0.15 * (1 + np.sin(step / 60 + phase))
+    brake = 0.2 * ((step + 37 * phase) % 200 > 180)
+    return np.stack([steer, gas, brake], axis=1).astype(np.float32)
+
+
+def rate(begin: Callable[[], Any], step: Callable[[int], Any], lanes: int, seconds: float) -> float:
+    """Steps a second of whole episodes, until `seconds` are over."""
+    steps, spent = 0, 0.0
+    while spent < seconds:
+        begin()
+        began = time.perf_counter()
+        for number in range(EPISODE):
+            step(number)
+        spent += time.perf_counter() - began
+        steps += EPISODE * lanes
+    return steps / spent
+
+
+def native(lanes: int, threads: int, size: int, seconds: float) -> float:
+    """The vector environment."""
+    env = CarRacingVectorEnv(lanes, None, size=size, autoreset_mode="Disabled", threads=threads)
+    return rate(lambda: env.reset(seed=0), lambda n: env.step(controls(lanes, n)), lanes, seconds)
+
+
+def physics(lanes: int, threads: int, seconds: float) -> float:
+    """The same without drawing."""
+    courses = empty_courses(lanes)
+    for lane in range(lanes):
+        courses = put(courses, lane, seeded_course(lane, False))
+    state, active = empty_lanes(lanes, courses.tiles.shape[1]), np.ones(lanes, np.bool_)
+    rewards, ends = np.zeros(lanes), np.zeros(lanes, np.int8)
+    numba.set_num_threads(threads)
+
+    def step(number: int) -> None:
+        actions = controls(lanes, number).astype(np.float64)
+        game.step(state, courses, actions, active, 0.95, rewards, ends)
+
+    return rate(lambda: game.reset(state, courses, active, 0.95), step, lanes, seconds)
+
+
+def envpool(lanes: int, threads: int, seconds: float) -> float:
+    """EnvPool's engine."""
+    env = EnvPoolLanes("CarRacing-v3", lanes, threads, 10 * EPISODE, {})
+    seeds = list(range(lanes))
+    return rate(
+        lambda: env.reset(seed=seeds), lambda n: env.step(controls(lanes, n)), lanes, seconds
+    )
+
+
+def original(seconds: float) -> float:
+    """Gymnasium's own, one environment."""
+    env = gymnasium.make("CarRacing-v3", max_episode_steps=10 * EPISODE)
+    return rate(
+        lambda: env.reset(seed=0), lambda n: env.unwrapped.step(controls(1, n)[0]), 1, seconds
+    )
+
+
+def bandwidth() -> float:
+    """Bytes a second that one core writes to memory, in blocks larger than its caches."""
+    block = np.zeros(256 << 20, np.uint8)
+    began = time.perf_counter()
+    for value in range(4):
+        block.fill(value)
+    return 4 * block.nbytes / (time.perf_counter() - began)
+
+
+def main() -> None:
+    """Measure, print a table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0, help="at least, of a measurement")
+    parser.add_argument("--lanes", type=int, nargs="*", default=LANES)
+    parser.add_argument("--out", type=Path, default=Path("data/carracing_speed.json"))
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    cores, seconds = default_processes(), options.seconds
+    plans: list[tuple[str, int, int, Callable[[], float]]] = [
+        ("Gymnasium", 1, 1, lambda: original(seconds))
+    ]
+    for threads in sorted({1, cores}):
+        if envpool_has("CarRacing-v3"):
+            plans.append(("EnvPool", 16, threads, lambda t=threads: envpool(16, t, seconds)))  # type: ignore[misc]
+        for lanes in options.lanes:
+            plans += [
+                (
+                    "native 64x64",
+                    lanes,
+                    threads,
+                    lambda n=lanes, t=threads: native(n, t, 64, seconds),
+                ),  # type: ignore[misc]
+                (
+                    "native 96x96",
+                    lanes,
+                    threads,
+                    lambda n=lanes, t=threads: native(n, t, 96, seconds),
+                ),  # type: ignore[misc]
+                (
+                    "native physics",
+                    lanes,
+                    threads,
+                    lambda n=lanes, t=threads: physics(n, t, seconds),
+                ),  # type: ignore[misc]
+            ]
+    records = []
+    with Progress("measuring", len(plans)) as progress:
+        for what, lanes, threads, measure in plans:
+            record = {"what": what, "lanes": lanes, "threads": threads, "steps_s": measure()}
+            records.append(record)
+            progress.advance(note=f"{what}, {lanes} lanes, {threads} threads")
+    written = bandwidth()
+    write_json(options.out, {**provenance(), "bandwidth": written, "figures": records})
+    console.print(table(records, written))
+    console.print(f"wrote {options.out}")
+
+
+def table(records: list[dict[str, Any]], written: float) -> Table:
+    """The figures for a terminal."""
+    one = {r["what"]: r["steps_s"] for r in records if r["threads"] == 1 and r["lanes"] in (1, 16)}
+    printed = Table(
+        "engine", "lanes", "threads", "steps/s", "us a step", "a core, to Gymnasium", "to EnvPool",
+        "of write bandwidth",
+    )  # fmt: skip
+    for r in records:
+        each = r["steps_s"] / r["threads"]
+        share = r["steps_s"] * FRAME / written if "64" in r["what"] else None
+        printed.add_row(
+            r["what"],
+            str(r["lanes"]),
+            str(r["threads"]),
+            f"{r['steps_s']:,.0f}",
+            f"{1e6 / r['steps_s']:.1f}",
+            f"x {each / one['Gymnasium']:.1f}",
+            f"x {each / one['EnvPool']:.1f}" if "EnvPool" in one else "-",
+            "-" if share is None else f"{share:.1%}",
+        )
+    return printed
+
+
+if __name__ == "__main__":
+    main()
