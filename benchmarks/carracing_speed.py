@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
 from worldmodels.artifacts import provenance, write_json
-from worldmodels.envs.carracing import game
-from worldmodels.envs.carracing.courses import empty_courses, put, seeded_course
-from worldmodels.envs.carracing.state import empty_lanes
+from worldmodels.envs.carracing.courses import seeded_course
+from worldmodels.envs.carracing.simulator import CpuSimulator
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.tracking import Progress, console
@@ -62,18 +60,13 @@ def native(lanes: int, threads: int, size: int, seconds: float) -> float:
 
 def physics(lanes: int, threads: int, seconds: float) -> float:
     """The same without drawing."""
-    courses = empty_courses(lanes)
-    for lane in range(lanes):
-        courses = put(courses, lane, seeded_course(lane, False))
-    state, active = empty_lanes(lanes, courses.tiles.shape[1]), np.ones(lanes, np.bool_)
-    rewards, ends = np.zeros(lanes), np.zeros(lanes, np.int8)
-    numba.set_num_threads(threads)
+    simulator, active = CpuSimulator(lanes, 64, 0.95, threads), np.ones(lanes, np.bool_)
+    courses = [seeded_course(seed, False) for seed in range(lanes)]
 
     def step(number: int) -> None:
-        actions = controls(lanes, number).astype(np.float64)
-        game.step(state, courses, actions, active, 0.95, rewards, ends)
+        simulator.step(controls(lanes, number).astype(np.float64), active)
 
-    return rate(lambda: game.reset(state, courses, active, 0.95), step, lanes, seconds)
+    return rate(lambda: simulator.begin(range(lanes), courses), step, lanes, seconds)
 
 
 def envpool(lanes: int, threads: int, seconds: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +17,8 @@ from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.envs.gymnasium_engine import GymnasiumLanes
 from worldmodels.envs.observation import PixelObservation
 from worldmodels.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 ENGINES = ("auto", "native", "gymnasium", "envpool")
 NATIVE = "CarRacing-v3"
@@ -84,13 +88,15 @@ def resolve_engine(spec: EnvSpec) -> str:
     return "gymnasium"
 
 
-def prepare(spec: EnvSpec) -> None:
+def prepare(spec: EnvSpec, device: str = "cpu") -> None:
     """Compile the engine, if it is compiled, so that worker processes find it done."""
     if resolve_engine(spec) == "native":
-        warm_up()
+        warm_up(simulation_device(device))
 
 
-def make_lanes(spec: EnvSpec, lanes: int, processes: int = 1) -> VectorEnv[Any, Any, Any]:
+def make_lanes(
+    spec: EnvSpec, lanes: int, processes: int = 1, device: str = "cpu"
+) -> VectorEnv[Any, Any, Any]:
     """Open N lanes of an environment that run in lockstep and never restart by themselves.
 
     Whatever the engine:
@@ -112,6 +118,8 @@ def make_lanes(spec: EnvSpec, lanes: int, processes: int = 1) -> VectorEnv[Any, 
         lanes: number of lanes N.
         processes: how many of this machine's cores to simulate on. 1 keeps everything in this
             process; more are threads, or Gymnasium's processes (one for each lane).
+        device: where the frames are wanted. On a GPU the native engine simulates there, if numba
+            can use it, and returns torch tensors; every other engine has its frames on the host.
 
     Raises:
         ConfigError: the environment cannot be made, or shows no pictures, or takes no vectors.
@@ -121,9 +129,9 @@ def make_lanes(spec: EnvSpec, lanes: int, processes: int = 1) -> VectorEnv[Any, 
             raise ConfigError(f"{name}={number}: choose 1 or more")
     chosen = resolve_engine(spec)
     if chosen == "native" and (spec.crop_rows, spec.size) == _NATIVE_FRAME:
-        return _native_lanes(spec, lanes, processes, spec.size)
+        return _native_lanes(spec, lanes, processes, spec.size, simulation_device(device))
     if chosen == "native":
-        env: VectorEnv[Any, Any, Any] = _native_lanes(spec, lanes, processes, 96)
+        env: VectorEnv[Any, Any, Any] = _native_lanes(spec, lanes, processes, 96, "cpu")
     else:
         engine = EnvPoolLanes if chosen == "envpool" else GymnasiumLanes
         env = engine(spec.id, lanes, processes, spec.max_steps, spec.kwargs)
@@ -135,7 +143,29 @@ def make_lanes(spec: EnvSpec, lanes: int, processes: int = 1) -> VectorEnv[Any, 
         raise
 
 
-def _native_lanes(spec: EnvSpec, lanes: int, threads: int, size: int) -> CarRacingVectorEnv:
+def simulation_device(device: str) -> str:
+    """Where the native engine simulates for models on `device`: there, if numba can."""
+    if device == "cpu":
+        return "cpu"
+    # Loading numba's CUDA takes a while, and most have no use for it.
+    from worldmodels.envs.carracing.cuda import usable
+
+    if usable():
+        return device
+    _say_once(
+        "the native engine simulates on the CPU: for the GPU, pip install 'worldmodels[cuda]'"
+    )
+    return "cpu"
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    log.warning(line)
+
+
+def _native_lanes(
+    spec: EnvSpec, lanes: int, threads: int, size: int, device: str
+) -> CarRacingVectorEnv:
     try:
         return CarRacingVectorEnv(
             lanes,
@@ -143,6 +173,7 @@ def _native_lanes(spec: EnvSpec, lanes: int, threads: int, size: int) -> CarRaci
             size=size,
             autoreset_mode=AutoresetMode.DISABLED,
             threads=threads,
+            device=device,
             **spec.kwargs,
         )
     except TypeError as error:

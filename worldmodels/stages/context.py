@@ -161,7 +161,7 @@ class Context:
     ) -> RealRecipe:
         """The recipe of a real world."""
         spec = self.env_spec(engine)
-        prepare(spec)
+        prepare(spec, str(self.device))
         return RealRecipe(
             env=spec,
             env_processes=1 if self.processes else os.cpu_count() or 1,

@@ -69,7 +69,7 @@ class RealWorld:
     @property
     def frames(self) -> np.ndarray:
         """What the lanes see now: uint8 (lanes, size, size, 3)."""
-        return np.asarray(self._observations[self._alive])
+        return np.asarray(self._seen().cpu())
 
     @property
     def latents(self) -> Tensor:
@@ -131,12 +131,19 @@ class RealWorld:
             self._env.close()
             self._env = None
 
+    def _seen(self) -> Tensor:
+        """The frames of the lanes that are left, wherever the environment has them."""
+        frames = torch.as_tensor(self._observations)
+        if len(self._alive) == self._lanes:
+            return frames
+        return frames[torch.from_numpy(self._alive).to(frames.device)]
+
     def _perceive(self) -> Tensor:
         """Features of the current frames: z, and with M its hidden state."""
         perception = self.perception
         if self._vision is None:
             return torch.zeros(len(self._alive), 0)
-        frames = torch.from_numpy(self.frames).to(perception.device, non_blocking=True)
+        frames = self._seen().to(perception.device, non_blocking=True)
         posterior = self._vision.encode(to_input(frames).to(perception.dtype))
         mean, logvar = posterior.mean.float(), posterior.logvar.float()
         if perception.sampled:

@@ -54,7 +54,7 @@ class RealRecipe:
         return RealWorld(self._make_env, perception)
 
     def _make_env(self, lanes: int) -> VectorEnv:
-        return make_lanes(self.env, lanes, self.env_processes)
+        return make_lanes(self.env, lanes, self.env_processes, self.device)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def _drive(body, joint, wheel, on_road, force):
         b = i + 1
         angle = np.float64(body[b, ANGLE] - body[HULL, ANGLE])
         turn = wheel[i, STEER] - angle
-        joint[i, MOTOR_SPEED] = np.float32(np.sign(turn) * min(50.0 * abs(turn), 3.0))
+        joint[i, MOTOR_SPEED] = np.float32(min(max(50.0 * turn, -3.0), 3.0))
         limit = max(GRASS_LIMIT, FRICTION_LIMIT) if on_road[i] else GRASS_LIMIT
         s, c = np.float64(body[b, SIN]), np.float64(body[b, COS])
         vx, vy = np.float64(body[b, VX]), np.float64(body[b, VY])
@@ -66,7 +66,7 @@ def _drive(body, joint, wheel, on_road, force):
         if brake >= 0.9:
             omega = 0.0
         elif brake > 0:
-            omega += -np.sign(omega) * min(BRAKE_FORCE * brake, abs(omega))
+            omega -= min(max(omega, -BRAKE_FORCE * brake), BRAKE_FORCE * brake)
         wheel[i, PHASE] += omega * DT
         forward = -forward_speed + omega * WHEEL_RADIUS
         sideways = -side_speed
@@ -98,13 +98,14 @@ def _control(wheel, steer, gas, brake):
 @njit(cache=True, error_model="numpy")
 def _advance(lanes, courses, n, percent):
     """Physics, contacts and time of lane `n`."""
-    count = courses.counts[n]
+    k = lanes.course[n]
+    count = courses.counts[k]
     _drive(lanes.body[n], lanes.joint[n], lanes.wheel[n], lanes.on_road[n], lanes.force[n])
     added, start = collide(
         lanes.body[n],
-        courses.tiles[n],
-        courses.cells[n],
-        courses.near[n],
+        courses.tiles[k],
+        courses.cells[k],
+        courses.near[k],
         lanes.on_road[n],
         lanes.touched[n],
         lanes.visited[n],
@@ -120,7 +121,7 @@ def _advance(lanes, courses, n, percent):
 
 
 @njit(cache=True, error_model="numpy")
-def _reset_lane(lanes, courses, n, percent):
+def reset_lane(lanes, courses, n, percent):
     """Put the car of lane `n` at its start, and make the step that Gymnasium's reset makes."""
     lanes.joint[n, :] = np.float32(0)
     lanes.limit[n, :] = 0
@@ -131,7 +132,8 @@ def _reset_lane(lanes, courses, n, percent):
     lanes.touched[n, :] = False
     lanes.visits[n] = 0
     lanes.lap[n] = False
-    angle, x, y = courses.start[n, 0], courses.start[n, 1], courses.start[n, 2]
+    k = lanes.course[n]
+    angle, x, y = courses.start[k, 0], courses.start[k, 1], courses.start[k, 2]
     turned = np.float32(angle)
     physics.place(lanes.body[n], HULL, np.float32(x), np.float32(y), turned)
     for w in range(WHEELS):
@@ -141,7 +143,7 @@ def _reset_lane(lanes, courses, n, percent):
 
 
 @njit(cache=True, error_model="numpy")
-def _step_lane(lanes, courses, n, steer, gas, brake, percent):
+def step_lane(lanes, courses, n, steer, gas, brake, percent):
     """One step of lane `n`: its reward, and how it ended (see `step`)."""
     _control(lanes.wheel[n], steer, gas, brake)
     _advance(lanes, courses, n, percent)
@@ -150,7 +152,7 @@ def _step_lane(lanes, courses, n, steer, gas, brake, percent):
     lanes.score[n, REWARD] = total
     lanes.score[n, PREVIOUS_REWARD] = total
     end = RUNNING
-    if lanes.visits[n] == courses.counts[n] or lanes.lap[n]:
+    if lanes.visits[n] == courses.counts[lanes.course[n]] or lanes.lap[n]:
         end = LAP_FINISHED
     if abs(lanes.body[n, HULL, PX]) > PLAYFIELD or abs(lanes.body[n, HULL, PY]) > PLAYFIELD:
         end = LEFT_FIELD
@@ -163,7 +165,7 @@ def reset(lanes, courses, chosen, percent):
     """Put the cars of the `chosen` lanes (N,) bool at the start of their courses."""
     for n in prange(len(chosen)):
         if chosen[n]:
-            _reset_lane(lanes, courses, n, percent)
+            reset_lane(lanes, courses, n, percent)
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
@@ -181,6 +183,6 @@ def step(lanes, courses, actions, active, percent, rewards, ends):
     """
     for n in prange(len(active)):
         if active[n]:
-            rewards[n], ends[n] = _step_lane(
+            rewards[n], ends[n] = step_lane(
                 lanes, courses, n, actions[n, 0], actions[n, 1], actions[n, 2], percent
             )

@@ -21,14 +21,20 @@ LEAST = 1e-4
 """Values below it are not shown."""
 LOSS = 2.0
 
-_ADVANCE, _SUMS = glyphs.ADVANCE, glyphs.SUMS
+_ADVANCE = glyphs.ADVANCE
 _MINUS, _LAST, _TALL = glyphs.MINUS, len(glyphs.CHARACTERS), glyphs.HEIGHT
-_WIDE = _SUMS.shape[2] - 1
+_WIDE = glyphs.SUMS.shape[2] - 1
 
 
 @njit(cache=True, error_model="numpy")
-def draw(body, wheel, score, bar):
-    """Draw one lane's bar into `bar` (12, 96, 3) uint8; see `state.Lanes` for the rest."""
+def draw(body, wheel, score, sums, bar):
+    """Draw one lane's bar.
+
+    Args:
+        body, wheel, score: see `state.Lanes`.
+        sums: `glyphs.SUMS`, an argument because a GPU has no room for so large a constant.
+        bar: ``(12, 96, 3)`` uint8, written.
+    """
     bar[:] = 0
     vx, vy = np.float64(body[HULL, VX]), np.float64(body[HULL, VY])
     _vertical(bar, 5, 0.02, math.sqrt(vx * vx + vy * vy), 255, 255, 255)
@@ -38,7 +44,7 @@ def draw(body, wheel, score, bar):
     _vertical(bar, 10, 0.01, wheel[3, OMEGA], 51, 0, 255)
     _horizontal(bar, 20, -10.0, np.float64(body[1, ANGLE] - body[HULL, ANGLE]), 0, 255, 0)
     _horizontal(bar, 30, -0.8, np.float64(body[HULL, W]), 255, 0, 0)
-    _score(bar, score)
+    _score(bar, score, sums)
 
 
 @njit(cache=True, error_model="numpy")
@@ -82,7 +88,7 @@ def _blend(bar, row, column, channel, share, value):
 @njit(cache=True, error_model="numpy")
 def _digits(score):
     """The text ``f"{score:04.0f}"`` as characters from the last to the first, and how many."""
-    number = abs(int(np.rint(score)))
+    number = abs(round(score))
     negative = score < 0 or (score == 0 and math.copysign(1.0, score) < 0)
     packed, count = 0, 0
     least = 3 if negative else 4
@@ -97,7 +103,7 @@ def _digits(score):
 
 
 @njit(cache=True, error_model="numpy")
-def _score(bar, score):
+def _score(bar, score, sums):
     packed, count = _digits(score)
     width, rest = 0, packed
     for i in range(count):
@@ -111,32 +117,32 @@ def _score(bar, score):
     for i in range(count):
         character = rest % 16
         rest //= 16
-        _character(bar, character, left, top)
+        _character(bar, sums[character], left, top)
         if i < count - 1:
             left += _ADVANCE[character, rest % 16]
 
 
 @njit(cache=True, error_model="numpy")
-def _sum(character, x, y):
+def _sum(sums, x, y):
     """Coverage of a character above and left of (x, y) in its own pixels, between them linear."""
     x, y = min(max(x, 0.0), float(_WIDE)), min(max(y, 0.0), float(_TALL))
     i, j = min(int(y), _TALL - 1), min(int(x), _WIDE - 1)
     v, u = y - i, x - j
-    above = _SUMS[character, i, j] * (1 - u) + _SUMS[character, i, j + 1] * u
-    below = _SUMS[character, i + 1, j] * (1 - u) + _SUMS[character, i + 1, j + 1] * u
+    above = sums[i, j] * (1 - u) + sums[i, j + 1] * u
+    below = sums[i + 1, j] * (1 - u) + sums[i + 1, j + 1] * u
     return above * (1 - v) + below * v
 
 
 @njit(cache=True, error_model="numpy")
-def _character(bar, character, left, top):
+def _character(bar, sums, left, top):
     first_row, last_row = math.floor(top / STEP_Y), math.ceil((top + _TALL) / STEP_Y)
     first, last = math.floor(left / STEP_X), math.ceil((left + _WIDE) / STEP_X)
     for row in range(max(first_row, 0), min(last_row, ROWS)):
         y1, y2 = row * STEP_Y - top, (row + 1) * STEP_Y - top
         for column in range(max(first, 0), min(last, COLUMNS)):
             x1, x2 = column * STEP_X - left, (column + 1) * STEP_X - left
-            covered = _sum(character, x2, y2) - _sum(character, x1, y2)
-            covered += _sum(character, x1, y1) - _sum(character, x2, y1)
+            covered = _sum(sums, x2, y2) - _sum(sums, x1, y2)
+            covered += _sum(sums, x1, y1) - _sum(sums, x2, y1)
             share = covered / (STEP_X * STEP_Y)
             for channel in range(3):
                 value = bar[row, column, channel] + 255.0 * share

@@ -20,7 +20,8 @@ from numba import njit, prange
 from numpy.typing import NDArray
 
 from worldmodels.envs.carracing import bodies, instruments
-from worldmodels.envs.carracing.contacts import CORNERS, SHAPES
+from worldmodels.envs.carracing.contacts import CORNERS, SHAPES, WHEEL_SHAPE
+from worldmodels.envs.carracing.glyphs import SUMS
 from worldmodels.envs.carracing.state import (
     ANGLE,
     COS,
@@ -96,13 +97,22 @@ TAPS_X, TAPS_Y = WEIGHTS_X.shape[1], WEIGHTS_Y.shape[1]
 
 
 @njit(cache=True, error_model="numpy")
-def _fill(samples, pen, count, color):
-    """A convex polygon whose `count` corners are in `pen`, in pygame's pixels.
+def edges(pen, count, base, slope):
+    """The edges of a convex polygon, in samples.
 
     A row's samples lie between the rightmost of the left edges and the leftmost of the right ones,
     each moved outwards by half a pixel.
+
+    Args:
+        pen: ``(2, 8)``, x and y of its `count` corners in pygame's pixels.
+        base, slope: ``(8,)``, written: where an edge crosses row 0, and how far it goes in a row;
+            left edges from the front, right ones from the back.
+
+    Returns:
+        its leftmost and rightmost sample, its first and last row (the last before the first where
+        nothing of it is in the picture), where the left edges end and where the right ones begin.
     """
-    x, y, base, slope = pen[0], pen[1], pen[2], pen[3]
+    x, y = pen[0], pen[1]
     left, right, top, bottom = x[0], x[0], y[0], y[0]
     area = 0.0
     for i in range(count):
@@ -111,14 +121,13 @@ def _fill(samples, pen, count, color):
         top, bottom = min(top, y[i]), max(bottom, y[i])
         area += x[i] * y[j] - x[j] * y[i]
     left = max((left - _HALF) / _STEP_X - 0.5, 0.0)
-    right = min((right + _HALF) / _STEP_X - 0.5, samples.shape[1] - 1.0)
+    right = min((right + _HALF) / _STEP_X - 0.5, ACROSS * COLUMNS - 1.0)
     first = max(math.ceil((top - _HALF) / _STEP_Y - 0.5), 0)
-    last = min(math.floor((bottom + _HALF) / _STEP_Y - 0.5), samples.shape[0] - 1)
-    if left > right or first > last:
-        return
-    # Left edges from the front of base and slope, right ones from the back, in samples.
-    sense = 1.0 if area >= 0 else -1.0
+    last = min(math.floor((bottom + _HALF) / _STEP_Y - 0.5), DOWN * ROWS - 1)
     lefts, rights = 0, CORNERS_MOST
+    if left > right or first > last:
+        return left, right, 0, -1, lefts, rights
+    sense = 1.0 if area >= 0 else -1.0
     for i in range(count):
         j = i + 1 if i + 1 < count else 0
         dy = (y[j] - y[i]) * sense
@@ -135,20 +144,33 @@ def _fill(samples, pen, count, color):
             at = rights
         base[at] = (start + reach) / _STEP_X - 0.5
         slope[at] = rise * (_STEP_Y / _STEP_X)
+    return left, right, first, last, lefts, rights
+
+
+@njit(cache=True, error_model="numpy")
+def span(base, slope, left, right, lefts, rights, row):
+    """Where a polygon with these `edges` begins and ends in a row of samples."""
+    for i in range(lefts):
+        left = max(left, base[i] + slope[i] * row)
+    for i in range(rights, CORNERS_MOST):
+        right = min(right, base[i] + slope[i] * row)
+    return left, right
+
+
+@njit(cache=True, error_model="numpy")
+def _fill(samples, pen, count, color):
+    """A convex polygon whose `count` corners are in `pen` (4, 8), the rest of which is scratch."""
+    base, slope = pen[2], pen[3]
+    left, right, first, last, lefts, rights = edges(pen, count, base, slope)
     for row in range(first, last + 1):
-        x1, x2 = left, right
-        for i in range(lefts):
-            x1 = max(x1, base[i] + slope[i] * row)
-        for i in range(rights, CORNERS_MOST):
-            x2 = min(x2, base[i] + slope[i] * row)
+        x1, x2 = span(base, slope, left, right, lefts, rights, row)
         line = samples[row]
-        # Unsigned, so that the compiler sees no negative index and fills whole words.
         if x1 <= x2:
             line[math.ceil(x1) : math.floor(x2) + 1] = color
 
 
 @njit(cache=True, error_model="numpy")
-def _view(body, time):
+def view(body, time):
     """Zoom in pixels a metre, sine and cosine of the turn, and where the world's origin lies."""
     zoom = 0.1 * SCALE * max(1 - time, 0.0) + ZOOM * SCALE * min(time, 1.0)
     turn = -np.float64(body[HULL, ANGLE])
@@ -158,33 +180,83 @@ def _view(body, time):
 
 
 @njit(cache=True, error_model="numpy")
-def _project(view, x, y):
+def _project(seen, x, y):
     """The centre of the pixel of a point of the world, truncated as pygame does; rows go down."""
-    zoom, s, c, ox, oy = view
+    zoom, s, c, ox, oy = seen
     px, py = (c * x - s * y) * zoom + ox, (s * x + c * y) * zoom + oy
     return math.trunc(px) + 0.5, HEIGHT - (math.trunc(py) + 0.5)
 
 
 @njit(cache=True, error_model="numpy")
-def _quad(samples, view, quad, pen, color):
+def quad(seen, corners, pen):
+    """The corners of a tile or kerb (4, 2)."""
     for i in range(4):
-        pen[0, i], pen[1, i] = _project(view, quad[i, 0], quad[i, 1])
-    _fill(samples, pen, 4, color)
+        pen[0, i], pen[1, i] = _project(seen, corners[i, 0], corners[i, 1])
 
 
 @njit(cache=True, error_model="numpy")
-def _rectangle(samples, view, x1, y1, x2, y2, pen, color):
-    pen[0, 0], pen[1, 0] = _project(view, x1, y1)
-    pen[0, 1], pen[1, 1] = _project(view, x2, y1)
-    pen[0, 2], pen[1, 2] = _project(view, x2, y2)
-    pen[0, 3], pen[1, 3] = _project(view, x1, y2)
-    _fill(samples, pen, 4, color)
+def rectangle(seen, x1, y1, x2, y2, pen):
+    """The corners of a piece of the ground."""
+    pen[0, 0], pen[1, 0] = _project(seen, x1, y1)
+    pen[0, 1], pen[1, 1] = _project(seen, x2, y1)
+    pen[0, 2], pen[1, 2] = _project(seen, x2, y2)
+    pen[0, 3], pen[1, 3] = _project(seen, x1, y2)
 
 
 @njit(cache=True, error_model="numpy")
-def _field(samples, view, near_x, near_y, radius, pen):
-    """The ground and its squares of grass, where they can be seen from the point `near`."""
-    _rectangle(samples, view, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, pen, BACKGROUND)
+def middle(body, seen):
+    """The point of the world in the middle of the picture, and how far its corners are."""
+    zoom, s, c = seen[0], seen[1], seen[2]
+    # It is 200 pixels ahead of the hull.
+    ahead = (HEIGHT / 2 - HEIGHT / 4) / zoom
+    return body[HULL, PX] + s * ahead, body[HULL, PY] + c * ahead, _VIEW_RADIUS / zoom
+
+
+@njit(cache=True, error_model="numpy")
+def in_view(tiles, t, x, y, radius):
+    """Whether a tile or its kerb may reach into the picture, whose `middle` is given."""
+    dx, dy, reach = tiles[t, 0, 0] - x, tiles[t, 0, 1] - y, radius + _TILE_RADIUS
+    return dx * dx + dy * dy < reach * reach
+
+
+@njit(cache=True, error_model="numpy")
+def part(seen, body, b, shape, pen):
+    """The corners of one polygon of a body; their number."""
+    s, c, px, py = body[b, SIN], body[b, COS], body[b, PX], body[b, PY]
+    for i in range(CORNERS[shape]):
+        x, y = SHAPES[shape, i, 0], SHAPES[shape, i, 1]
+        pen[0, i], pen[1, i] = _project(
+            seen, np.float64((c * x - s * y) + px), np.float64((s * x + c * y) + py)
+        )
+    return CORNERS[shape]
+
+
+@njit(cache=True, error_model="numpy")
+def stripe(seen, body, b, phase, pen):
+    """The corners of the stripe that turns with a wheel (``Car.draw``); whether it is seen."""
+    s1, s2 = math.sin(phase), math.sin(phase + 1.2)
+    c1, c2 = math.cos(phase), math.cos(phase + 1.2)
+    if s1 > 0 and s2 > 0:
+        return False
+    if s1 > 0:
+        c1 = math.copysign(1.0, c1)
+    if s2 > 0:
+        c2 = math.copysign(1.0, c2)
+    s, c = np.float64(body[b, SIN]), np.float64(body[b, COS])
+    px, py = np.float64(body[b, PX]), np.float64(body[b, PY])
+    half, length = bodies.WHEEL_WIDTH * bodies.SIZE, bodies.WHEEL_RADIUS * bodies.SIZE
+    for i in range(4):
+        x = half if i == 1 or i == 2 else -half
+        y = length * (c1 if i < 2 else c2)
+        pen[0, i], pen[1, i] = _project(seen, (c * x - s * y) + px, (s * x + c * y) + py)
+    return True
+
+
+@njit(cache=True, error_model="numpy")
+def _field(samples, seen, near_x, near_y, radius, pen):
+    """The ground and its squares of grass, where they can be seen."""
+    rectangle(seen, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, pen)
+    _fill(samples, pen, 4, BACKGROUND)
     low_x = max(math.floor((near_x - radius) / GRASS), -20)
     high_x = min(math.floor((near_x + radius) / GRASS), 19)
     low_y = max(math.floor((near_y - radius) / GRASS), -20)
@@ -193,39 +265,8 @@ def _field(samples, view, near_x, near_y, radius, pen):
         for j in range(low_y, high_y + 1):
             if i % 2 == 0 and j % 2 == 0:
                 x, y = i * GRASS, j * GRASS
-                _rectangle(samples, view, x, y, x + GRASS, y + GRASS, pen, GREEN)
-
-
-@njit(cache=True, error_model="numpy")
-def _part(samples, view, body, b, shape, pen, color):
-    s, c, px, py = body[b, SIN], body[b, COS], body[b, PX], body[b, PY]
-    for i in range(CORNERS[shape]):
-        x, y = SHAPES[shape, i, 0], SHAPES[shape, i, 1]
-        pen[0, i], pen[1, i] = _project(
-            view, np.float64((c * x - s * y) + px), np.float64((s * x + c * y) + py)
-        )
-    _fill(samples, pen, CORNERS[shape], color)
-
-
-@njit(cache=True, error_model="numpy")
-def _stripe(samples, view, body, b, phase, pen):
-    """The white stripe that turns with a wheel (``Car.draw``)."""
-    s1, s2 = math.sin(phase), math.sin(phase + 1.2)
-    c1, c2 = math.cos(phase), math.cos(phase + 1.2)
-    if s1 > 0 and s2 > 0:
-        return
-    if s1 > 0:
-        c1 = np.sign(c1)
-    if s2 > 0:
-        c2 = np.sign(c2)
-    s, c = np.float64(body[b, SIN]), np.float64(body[b, COS])
-    px, py = np.float64(body[b, PX]), np.float64(body[b, PY])
-    half, length = bodies.WHEEL_WIDTH * bodies.SIZE, bodies.WHEEL_RADIUS * bodies.SIZE
-    for i in range(4):
-        x = half if i == 1 or i == 2 else -half
-        y = length * (c1 if i < 2 else c2)
-        pen[0, i], pen[1, i] = _project(view, (c * x - s * y) + px, (s * x + c * y) + py)
-    _fill(samples, pen, 4, STRIPE)
+                rectangle(seen, x, y, x + GRASS, y + GRASS, pen)
+                _fill(samples, pen, 4, GREEN)
 
 
 @njit(cache=True, error_model="numpy")
@@ -240,27 +281,34 @@ def sample(body, wheel, time, tiles, borders, has_border, count, touched, sample
         pen: ``(4, 8)`` float64, scratch.
     """
     samples[:] = BLACK
-    view = _view(body, time)
-    zoom, s, c = view[0], view[1], view[2]
-    radius = _VIEW_RADIUS / zoom
-    # The middle of the picture is 200 pixels ahead of the hull.
-    ahead = (HEIGHT / 2 - HEIGHT / 4) / zoom
-    near_x, near_y = body[HULL, PX] + s * ahead, body[HULL, PY] + c * ahead
-    _field(samples, view, near_x, near_y, radius, pen)
-    reach = (radius + _TILE_RADIUS) ** 2
+    seen = view(body, time)
+    near_x, near_y, radius = middle(body, seen)
+    _field(samples, seen, near_x, near_y, radius, pen)
     for t in range(count):
-        x, y = tiles[t, 0, 0] - near_x, tiles[t, 0, 1] - near_y
-        if x * x + y * y < reach:
-            shade = 0 if touched[t] else t % 3
-            _quad(samples, view, tiles[t], pen, ROAD + shade)
+        if in_view(tiles, t, near_x, near_y, radius):
+            quad(seen, tiles[t], pen)
+            _fill(samples, pen, 4, road_color(t, touched[t]))
             if has_border[t]:
-                color = KERB_WHITE if t % 2 == 0 else KERB_RED
-                _quad(samples, view, borders[t], pen, color)
+                quad(seen, borders[t], pen)
+                _fill(samples, pen, 4, kerb_color(t))
     for b in range(1, WHEELS + 1):
-        _part(samples, view, body, b, 4, pen, WHEEL)
-        _stripe(samples, view, body, b, wheel[b - 1, PHASE], pen)
-    for shape in range(4):
-        _part(samples, view, body, HULL, shape, pen, CAR)
+        _fill(samples, pen, part(seen, body, b, WHEEL_SHAPE, pen), WHEEL)
+        if stripe(seen, body, b, wheel[b - 1, PHASE], pen):
+            _fill(samples, pen, 4, STRIPE)
+    for shape in range(WHEEL_SHAPE):
+        _fill(samples, pen, part(seen, body, HULL, shape, pen), CAR)
+
+
+@njit(cache=True, error_model="numpy")
+def road_color(t, touched):
+    """Palette index of tile `t`."""
+    return ROAD if touched else ROAD + t % 3
+
+
+@njit(cache=True, error_model="numpy")
+def kerb_color(t):
+    """Palette index of the kerb beside tile `t`."""
+    return KERB_WHITE if t % 2 == 0 else KERB_RED
 
 
 @njit(cache=True, error_model="numpy")
@@ -276,13 +324,17 @@ def shrink(samples, palette, picture):
         top, bottom = samples[row * 2], samples[row * 2 + 1]
         out = picture[row]
         for column in range(COLUMNS):
-            first = top[column]
-            color = first & np.uint32(255)
-            plain = color * np.uint32(0x01010101)
-            if ((first ^ plain) | (bottom[column] ^ plain)) == 0:
-                out[column] = palette[color]
-            else:
-                out[column] = _average(first, bottom[column], palette)
+            out[column] = pixel(top[column], bottom[column], palette)
+
+
+@njit(cache=True, error_model="numpy")
+def pixel(first, second, palette):
+    """The colour of a pixel whose eight samples are in two words."""
+    color = first & np.uint32(255)
+    plain = color * np.uint32(0x01010101)
+    if ((first ^ plain) | (second ^ plain)) == 0:
+        return palette[color]
+    return _average(first, second, palette)
 
 
 @njit(cache=True, error_model="numpy")
@@ -332,20 +384,21 @@ def reduce(picture, line, frame):
 @njit(cache=True, error_model="numpy")
 def _draw_lane(lanes, courses, n, picture):
     """The upper picture of lane `n`, ``(84, 96)`` uint32."""
+    k = lanes.course[n]
     samples = np.empty((ROWS * DOWN, COLUMNS * ACROSS), np.uint8)
     sample(
         lanes.body[n],
         lanes.wheel[n],
         lanes.score[n, TIME],
-        courses.tiles[n],
-        courses.borders[n],
-        courses.has_border[n],
-        courses.counts[n],
+        courses.tiles[k],
+        courses.borders[k],
+        courses.has_border[k],
+        courses.counts[k],
         lanes.touched[n],
         samples,
         np.empty((4, CORNERS_MOST), np.float64),
     )
-    shrink(samples.view(np.uint32), courses.palette[n], picture)
+    shrink(samples.view(np.uint32), courses.palette[k], picture)
 
 
 @njit(cache=True, error_model="numpy")
@@ -365,7 +418,8 @@ def _draw_full_lane(lanes, courses, n, frame):
             frame[row, column, 0] = color & np.uint32(255)
             frame[row, column, 1] = (color >> np.uint32(8)) & np.uint32(255)
             frame[row, column, 2] = (color >> np.uint32(16)) & np.uint32(255)
-    instruments.draw(lanes.body[n], lanes.wheel[n], lanes.score[n, SHOWN], frame[ROWS:])
+    score = lanes.score[n, SHOWN]
+    instruments.draw(lanes.body[n], lanes.wheel[n], score, SUMS, frame[ROWS:])
 
 
 @njit(cache=True, error_model="numpy", parallel=True)

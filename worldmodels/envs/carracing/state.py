@@ -27,6 +27,7 @@ class Lanes(NamedTuple):
     """The state of N lanes.
 
     Args:
+        course: ``(N,)`` int32, which of the courses each lane drives on; see `courses.Courses`.
         body: ``(N, 5, 11)`` float32.
         joint: ``(N, 4, 5)`` float32.
         limit: ``(N, 4)`` int8, where each joint stood in the last step: -1 and +1 at its lower and
@@ -42,6 +43,7 @@ class Lanes(NamedTuple):
         force: ``(N, 4, 2)`` float32, on the wheels in the last step.
     """
 
+    course: NDArray[np.int32]
     body: NDArray[np.float32]
     joint: NDArray[np.float32]
     limit: NDArray[np.int8]
@@ -58,6 +60,7 @@ class Lanes(NamedTuple):
 def empty_lanes(lanes: int, tiles: int) -> Lanes:
     """Zeroed state of N lanes on tracks of at most T tiles."""
     return Lanes(
+        np.zeros(lanes, np.int32),
         np.zeros((lanes, BODIES, SLEEP + 1), np.float32),
         np.zeros((lanes, WHEELS, MOTOR_SPEED + 1), np.float32),
         np.zeros((lanes, WHEELS), np.int8),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 from gymnasium.error import InvalidAction, ResetNeeded
 from gymnasium.spaces import Box, Discrete
@@ -17,18 +16,16 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from worldmodels.envs.carracing import game, picture
-from worldmodels.envs.carracing.courses import (
-    Courses,
-    draw_course,
-    empty_courses,
-    put,
-    seeded_course,
-)
-from worldmodels.envs.carracing.state import Lanes, empty_lanes, with_room
+from worldmodels.envs.carracing.courses import Course, draw_course, seeded_course
+from worldmodels.envs.carracing.simulator import CpuSimulator
 from worldmodels.envs.carracing.track import DEFAULT_COLORS, Colors
 from worldmodels.errors import WorldModelsError
 
-Frames = NDArray[np.uint8]
+if TYPE_CHECKING:
+    from worldmodels.envs.carracing.cuda import CudaSimulator
+
+Frames = Any
+"""``(N, size, size, 3)`` uint8: a NumPy array, or a torch tensor on a GPU."""
 StepResult = tuple[
     Frames, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
 ]
@@ -36,7 +33,8 @@ StepResult = tuple[
 _DISCRETE = np.array([(0, 0, 0), (0.6, 0, 0), (-0.6, 0, 0), (0, 0.2, 0), (0, 0, 0.8)], np.float64)
 """Steering, gas and brake of the five discrete actions: nothing, right, left, gas, brake."""
 
-_CORES: int = vars(numba.config)["NUMBA_NUM_THREADS"]
+_FLAGS = ("steps", "terminated", "truncated", "started")
+"""What is known of each lane here, beside the simulator's state."""
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +57,8 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
         autoreset_mode: as in Gymnasium's vector environments; with ``DISABLED``, a lane that has
             ended stays as it is, costs nothing, and gives reward 0 and its flags until it is reset.
         threads: how many threads compute; at most the cores of the machine do.
+        device: "cpu", or "cuda" or "cuda:1" to simulate on a GPU: the frames are torch tensors
+            there, and actions may be. Rewards and flags are NumPy arrays all the same.
         render_mode: None, "rgb_array" or "state_pixels": `render` gives the lanes' frames.
     """
 
@@ -78,6 +78,7 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
         size: int = 96,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         threads: int = 1,
+        device: str = "cpu",
         render_mode: str | None = None,
     ) -> None:
         if num_envs < 1:
@@ -95,22 +96,16 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
         self._autoreset = AutoresetMode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self._autoreset}
         self._limit = max_episode_steps
-        self._percent, self._randomize, self._threads = (
-            lap_complete_percent,
-            domain_randomize,
-            min(threads, _CORES),
-        )
-        self._lanes = empty_lanes(num_envs, 1)
-        self._courses = empty_courses(num_envs)
-        self._rngs: list[np.random.Generator | None] = [None] * num_envs
+        self._randomize = domain_randomize
+        self._simulator = _simulator(num_envs, size, lap_complete_percent, threads, device)
+        self._generators: list[dict[str, Any] | None] = [None] * num_envs
         self._colors: list[Colors | None] = [None] * num_envs
-        self._frames = np.zeros((num_envs, size, size, 3), np.uint8)
         self._steps = np.zeros(num_envs, np.int64)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         self._started = np.zeros(num_envs, np.bool_)
         self._batch()
-        warm_up()
+        warm_up(device)
 
     def _batch(self) -> None:
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -136,10 +131,10 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
         mask, randomize = self._options(options)
         seeds = self._seeds(seed)
         self._begin(mask, seeds, randomize)
-        self._draw(mask)
-        return self._frames.copy(), {}
+        self._simulator.draw(mask)
+        return self._simulator.frames(), {}
 
-    def step(self, actions: NDArray[Any]) -> StepResult:
+    def step(self, actions: Any) -> StepResult:
         """Step every lane; ``actions (N, 3)``, or ``(N,)`` of five.
 
         Raises:
@@ -153,10 +148,7 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
         controls = self._controls(actions)
         ended = self._terminated | self._truncated
         active = ~ended
-        rewards = np.zeros(self.num_envs, np.float64)
-        ends = np.zeros(self.num_envs, np.int8)
-        numba.set_num_threads(self._threads)
-        game.step(self._lanes, self._courses, controls, active, self._percent, rewards, ends)
+        rewards, ends = self._simulator.step(controls, active)
         self._steps[active] += 1
         self._terminated[active] = ends[active] != game.RUNNING
         if self._limit is not None:
@@ -165,72 +157,67 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
         if self._autoreset is AutoresetMode.NEXT_STEP and ended.any():
             self._begin(ended, [None] * self.num_envs, True)
             active = np.ones(self.num_envs, np.bool_)
-        self._draw(active)
+        self._simulator.draw(active)
         if (ends != game.RUNNING).any():
             infos["lap_finished"] = ends == game.LAP_FINISHED
             infos["_lap_finished"] = ends != game.RUNNING
         terminated, truncated = self._terminated.copy(), self._truncated.copy()
         now = terminated | truncated
         if self._autoreset is AutoresetMode.SAME_STEP and now.any():
+            final = np.empty(self.num_envs, object)
+            for lane, frame in enumerate(self._simulator.frames()):
+                final[lane] = frame if now[lane] else None
             infos = {
-                "final_obs": np.array(
-                    [f.copy() if end else None for f, end in zip(self._frames, now, strict=True)],
-                    object,
-                ),
+                "final_obs": final,
                 "_final_obs": now,
                 "final_info": infos,
                 "_final_info": now,
             }
             self._begin(now, [None] * self.num_envs, True)
-            self._draw(now)
-        return self._frames.copy(), rewards, terminated, truncated, infos
+            self._simulator.draw(now)
+        return self._simulator.frames(), rewards, terminated, truncated, infos
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
         """Drop the lanes where `mask` (N,) is False; the others close ranks and go on."""
         mask = self._mask(mask, "keep")
         self.num_envs = int(mask.sum())
-        self._lanes = Lanes._make(array[mask] for array in self._lanes)
-        self._courses = Courses._make(array[mask] for array in self._courses)
-        self._rngs = [rng for rng, kept in zip(self._rngs, mask, strict=True) if kept]
+        self._simulator.keep(mask)
+        self._generators = [one for one, kept in zip(self._generators, mask, strict=True) if kept]
         self._colors = [colors for colors, kept in zip(self._colors, mask, strict=True) if kept]
-        for name in ("_frames", "_steps", "_terminated", "_truncated", "_started"):
-            setattr(self, name, getattr(self, name)[mask])
+        for name in _FLAGS:
+            setattr(self, f"_{name}", getattr(self, f"_{name}")[mask])
         self._batch()
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """All that the lanes' future depends on, as arrays; their next random tracks excepted."""
-        state = {f"lanes.{name}": array.copy() for name, array in self._lanes._asdict().items()}
-        for name, array in self._courses._asdict().items():
-            state[f"courses.{name}"] = array.copy()
-        for name in ("frames", "steps", "terminated", "truncated", "started"):
-            state[name] = getattr(self, f"_{name}").copy()
-        return state
+        flags = {name: getattr(self, f"_{name}").copy() for name in _FLAGS}
+        return self._simulator.get_state() | flags
 
     def set_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `get_state` gave, of an environment with as many lanes.
+        """Go on from what `get_state` gave, of an environment with as many lanes, on any device.
 
         Raises:
             WorldModelsError: a state of another number of lanes or another kind.
         """
+        wanted = self.observation_space.shape
         try:
-            lanes = Lanes._make(state[f"lanes.{name}"].copy() for name in Lanes._fields)
-            courses = Courses._make(state[f"courses.{name}"].copy() for name in Courses._fields)
+            if state["frames"].shape != wanted:
+                raise WorldModelsError(
+                    f"set_state: frames of shape {state['frames'].shape}, not {wanted}:"
+                    " use as many lanes of the same size"
+                )
+            flags = {name: state[name].copy() for name in _FLAGS}
+            self._simulator.set_state(state)
         except KeyError as missing:
             raise WorldModelsError(
                 f"set_state: {missing} is missing: give what get_state gave"
             ) from None
-        if len(lanes.body) != self.num_envs or state["frames"].shape != self._frames.shape:
-            raise WorldModelsError(
-                f"set_state: frames of shape {state['frames'].shape}, not {self._frames.shape}:"
-                " use as many lanes of the same size"
-            )
-        self._lanes, self._courses = lanes, courses
-        for name in ("frames", "steps", "terminated", "truncated", "started"):
-            setattr(self, f"_{name}", state[name].copy())
+        for name, flag in flags.items():
+            setattr(self, f"_{name}", flag)
 
     def render(self) -> tuple[Frames, ...] | None:
         """The frames of the lanes, or None without a render mode."""
-        return None if self.render_mode is None else tuple(self._frames.copy())
+        return None if self.render_mode is None else tuple(self._simulator.frames())
 
     def _options(self, options: dict[str, Any] | None) -> tuple[NDArray[np.bool_], bool]:
         options = dict(options or {})
@@ -267,23 +254,24 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
                 raise WorldModelsError(f"lane {lane}: seed {one} is negative: choose another seed")
         return seeds
 
-    def _controls(self, actions: NDArray[Any]) -> NDArray[np.float64]:
+    def _controls(self, actions: Any) -> Any:
         """Steering, gas and brake ``(N, 3)`` float64, as CarRacing-v3 takes them."""
-        actions = np.asarray(actions)
-        if actions.shape != self.action_space.shape:
+        shape = tuple(np.shape(actions))
+        if shape != self.action_space.shape:
             raise WorldModelsError(
-                f"actions have shape {actions.shape}, not {self.action_space.shape}:"
+                f"actions have shape {shape}, not {self.action_space.shape}:"
                 " give one action for each lane"
             )
         if isinstance(self.single_action_space, Discrete):
-            wrong = ~np.isin(actions, np.arange(5))
+            numbers = np.asarray(actions)
+            wrong = ~np.isin(numbers, np.arange(5))
             if wrong.any():
                 lane = int(np.flatnonzero(wrong)[0])
-                raise InvalidAction(f"lane {lane}: action {actions[lane]} is not one of 0 to 4")
-            return _DISCRETE[actions.astype(np.int64)]
-        controls = actions.astype(np.float64)
-        if not np.isfinite(controls).all():
-            lane = int(np.flatnonzero(~np.isfinite(controls).all(axis=1))[0])
+                raise InvalidAction(f"lane {lane}: action {numbers[lane]} is not one of 0 to 4")
+            actions = _DISCRETE[numbers.astype(np.int64)]
+        controls, finite = self._simulator.controls(actions)
+        if not finite.all():
+            lane = int(np.flatnonzero(~finite)[0])
             raise WorldModelsError(
                 f"lane {lane}: action {controls[lane].tolist()} is not finite: "
                 "the controller or the model before it has diverged"
@@ -292,48 +280,50 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
 
     def _begin(self, mask: NDArray[np.bool_], seeds: Sequence[int | None], recolor: bool) -> None:
         """Put the lanes of `mask` at the start of new courses."""
-        for lane in np.flatnonzero(mask).tolist():
-            seed = seeds[lane]
-            old = self._colors[lane] if self._randomize else DEFAULT_COLORS
-            colors = None if self._randomize and (recolor or old is None) else old
-            rng = self._rngs[lane]
-            if rng is None or seed is not None:
-                rng = np.random.Generator(np.random.PCG64())
-                self._rngs[lane] = rng
-            if seed is None:
-                course = draw_course(rng, colors)
-            elif self._randomize and colors is not None:
-                rng, _ = seeding.np_random(seed)
-                self._rngs[lane] = rng
-                course = draw_course(rng, colors)
-            else:
-                course = seeded_course(seed, self._randomize)
-                rng.bit_generator.state = course.generator
-            self._colors[lane] = course.colors
-            self._courses = put(self._courses, lane, course)
-        tiles = self._courses.tiles.shape[1]
-        if self._lanes.visited.shape[1] < tiles:
-            self._lanes = with_room(self._lanes, tiles)
-        numba.set_num_threads(self._threads)
-        game.reset(self._lanes, self._courses, mask, self._percent)
+        lanes = np.flatnonzero(mask).tolist()
+        courses = [self._course(lane, seeds[lane], recolor) for lane in lanes]
+        for lane, course in zip(lanes, courses, strict=True):
+            self._generators[lane], self._colors[lane] = course.generator, course.colors
+        self._simulator.begin(lanes, courses)
         self._steps[mask] = 0
         self._terminated[mask] = False
         self._truncated[mask] = False
         self._started[mask] = True
 
-    def _draw(self, mask: NDArray[np.bool_]) -> None:
-        numba.set_num_threads(self._threads)
-        draw = picture.draw_small if self._frames.shape[1] == picture.SMALL else picture.draw_full
-        draw(self._lanes, self._courses, mask, self._frames)
+    def _course(self, lane: int, seed: int | None, recolor: bool) -> Course:
+        """The next course of a lane."""
+        colors = self._colors[lane] if self._randomize else DEFAULT_COLORS
+        if self._randomize and recolor:
+            colors = None
+        if seed is not None and (colors is None or not self._randomize):
+            return seeded_course(seed, self._randomize)
+        if seed is not None:
+            rng, _ = seeding.np_random(seed)
+        else:
+            rng = np.random.Generator(np.random.PCG64())
+            state = self._generators[lane]
+            if state is not None:
+                rng.bit_generator.state = state
+        return draw_course(rng, colors)
 
 
-_warm = False
+def _simulator(
+    lanes: int, size: int, percent: float, threads: int, device: str
+) -> CpuSimulator | CudaSimulator:
+    if device == "cpu":
+        return CpuSimulator(lanes, size, percent, threads)
+    # Loading torch and numba's CUDA takes a second that others need not spend.
+    from worldmodels.envs.carracing.cuda import CudaSimulator
+
+    return CudaSimulator(lanes, size, percent, device)
 
 
-def warm_up() -> None:
+_warm: set[str] = set()
+
+
+def warm_up(device: str = "cpu") -> None:
     """Load the compiled kernels, or compile them; says so where that takes a while."""
-    global _warm
-    if _warm:
+    if device in _warm:
         return
     notice = threading.Timer(
         2.0, log.warning, ["compiling the CarRacing simulator: half a minute, once on this machine"]
@@ -341,14 +331,13 @@ def warm_up() -> None:
     notice.daemon = True
     notice.start()
     try:
-        lanes, courses = empty_lanes(1, 1), empty_courses(1)
-        courses = put(courses, 0, seeded_course(0, False))
-        lanes = empty_lanes(1, courses.tiles.shape[1])
-        on = np.ones(1, np.bool_)
-        game.reset(lanes, courses, on, 0.95)
-        game.step(lanes, courses, np.zeros((1, 3)), on, 0.95, np.zeros(1), np.zeros(1, np.int8))
-        picture.draw_small(lanes, courses, on, np.zeros((1, 64, 64, 3), np.uint8))
-        picture.draw_full(lanes, courses, on, np.zeros((1, 96, 96, 3), np.uint8))
+        for size in picture.SIZES:
+            simulator = _simulator(1, size, 0.95, 1, device)
+            simulator.begin([0], [seeded_course(0, False)])
+            on = np.ones(1, np.bool_)
+            controls, _ = simulator.controls(np.zeros((1, 3)))
+            simulator.step(controls, on)
+            simulator.draw(on)
     finally:
         notice.cancel()
-    _warm = True
+    _warm.add(device)
