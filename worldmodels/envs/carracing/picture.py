@@ -40,7 +40,7 @@ WIDTH, HEIGHT = 1000, 800
 COLUMNS, ROWS = 96, 84
 """The part of Gymnasium's 96x96 above the instruments."""
 ACROSS, DOWN = 4, 2
-"""Samples a pixel; see ``benchmarks/carracing_pictures.py`` for what they cost and give."""
+"""Samples a pixel; more of them cost more than they give (``benchmarks/carracing_parity.py``)."""
 ZOOM = 2.7
 GRASS = PLAYFIELD / 20.0
 SMALL, FULL = 64, 96
@@ -79,16 +79,15 @@ def _weights(size: int, reduced: int) -> tuple[NDArray[np.int64], NDArray[np.flo
     The triangle filter of PIL's and PyTorch's ``antialias=True``.
     """
     scale = size / reduced
-    first = np.zeros(reduced, np.int64)
-    taps = math.ceil(2 * scale) + 1
-    weights = np.zeros((reduced, taps), np.float32)
-    for i in range(reduced):
-        center = (i + 0.5) * scale
-        low, high = max(int(center - scale + 0.5), 0), min(int(center + scale + 0.5), size)
-        w = [max(0.0, 1 - abs((j - center + 0.5) / scale)) for j in range(low, high)]
-        first[i] = min(low, size - taps)
-        weights[i, low - first[i] : high - first[i]] = np.array(w) / sum(w)
-    return first, weights
+    centers = (np.arange(reduced) + 0.5) * scale
+    low = (centers - scale + 0.5).astype(np.int64).clip(0, size)
+    high = (centers + scale + 0.5).astype(np.int64).clip(0, size)
+    taps = int((high - low).max())
+    first = low.clip(None, size - taps)
+    at = first[:, None] + np.arange(taps)  # (reduced, taps)
+    weights = (1 - np.abs((at - centers[:, None] + 0.5) / scale)).clip(0)
+    weights[(at < low[:, None]) | (at >= high[:, None])] = 0
+    return first, (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 FIRST_X, WEIGHTS_X = _weights(COLUMNS, SMALL)
@@ -147,7 +146,7 @@ def edges(pen, count, base, slope):
     return left, right, first, last, lefts, rights
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def span(base, slope, left, right, lefts, rights, row):
     """Where a polygon with these `edges` begins and ends in a row of samples."""
     for i in range(lefts):
@@ -255,8 +254,12 @@ def stripe(seen, body, b, phase, pen):
 @njit(cache=True, error_model="numpy")
 def _field(samples, seen, near_x, near_y, radius, pen):
     """The ground and its squares of grass, where they can be seen."""
-    rectangle(seen, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, pen)
-    _fill(samples, pen, 4, BACKGROUND)
+    if max(abs(near_x), abs(near_y)) + radius < PLAYFIELD:
+        samples[:] = BACKGROUND
+    else:
+        samples[:] = BLACK
+        rectangle(seen, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, pen)
+        _fill(samples, pen, 4, BACKGROUND)
     low_x = max(math.floor((near_x - radius) / GRASS), -20)
     high_x = min(math.floor((near_x + radius) / GRASS), 19)
     low_y = max(math.floor((near_y - radius) / GRASS), -20)
@@ -280,7 +283,6 @@ def sample(body, wheel, time, tiles, borders, has_border, count, touched, sample
         samples: ``(84 * DOWN, 96 * ACROSS)`` uint8, written.
         pen: ``(4, 8)`` float64, scratch.
     """
-    samples[:] = BLACK
     seen = view(body, time)
     near_x, near_y, radius = middle(body, seen)
     _field(samples, seen, near_x, near_y, radius, pen)
@@ -327,7 +329,7 @@ def shrink(samples, palette, picture):
             out[column] = pixel(top[column], bottom[column], palette)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def pixel(first, second, palette):
     """The colour of a pixel whose eight samples are in two words."""
     color = first & np.uint32(255)
@@ -362,22 +364,17 @@ def reduce(picture, line, frame):
     """
     for row in range(SMALL):
         first = FIRST_Y[row]
-        w0, w1, w2, w3 = WEIGHTS_Y[row, 0], WEIGHTS_Y[row, 1], WEIGHTS_Y[row, 2], WEIGHTS_Y[row, 3]
-        r0, r1, r2, r3 = picture[first], picture[first + 1], picture[first + 2], picture[first + 3]
+        w0, w1, w2 = WEIGHTS_Y[row, 0], WEIGHTS_Y[row, 1], WEIGHTS_Y[row, 2]
+        r0, r1, r2 = picture[first], picture[first + 1], picture[first + 2]
         for k in range(COLUMNS * 4):
-            line[k] = w0 * r0[k] + w1 * r1[k] + w2 * r2[k] + w3 * r3[k]
+            line[k] = w0 * r0[k] + w1 * r1[k] + w2 * r2[k]
         out = frame[row]
         for column in range(SMALL):
             at = FIRST_X[column] * 4
-            v0, v1, v2, v3 = (
-                WEIGHTS_X[column, 0],
-                WEIGHTS_X[column, 1],
-                WEIGHTS_X[column, 2],
-                WEIGHTS_X[column, 3],
-            )
+            v0, v1, v2 = WEIGHTS_X[column, 0], WEIGHTS_X[column, 1], WEIGHTS_X[column, 2]
             for channel in range(3):
                 k = at + channel
-                value = v0 * line[k] + v1 * line[k + 4] + v2 * line[k + 8] + v3 * line[k + 12]
+                value = v0 * line[k] + v1 * line[k + 4] + v2 * line[k + 8]
                 out[column, channel] = np.uint8(value + np.float32(0.5))
 
 
