@@ -4,8 +4,8 @@
     dynamics    50 episodes of up to 1,000 steps by four drivers: every float of the car's bodies,
                 rewards, visited tiles and ends, step by step
     pictures    grey levels between the frames along those drives, and a sheet of the worst
-    scores      agents (``--agents``, folders of trained ones) that look at the pictures, on equal
-                seeds in both
+    scores      the agents of runs (``--agents data/<run>/controller/agent``), which look at the
+                pictures, on equal seeds in both
 
 Gymnasium is given no pictures to draw where only its physics is compared.
 """
@@ -180,7 +180,7 @@ def scores(folder: Path, episodes: int) -> dict[str, Any]:
     theirs, ours = returns
     interval = scipy.stats.bootstrap((ours - theirs,), np.mean, rng=0).confidence_interval
     return {
-        "agent": str(folder),
+        "agent": folder.resolve().parents[1].name,
         "episodes": episodes,
         "gymnasium": float(theirs.mean()),
         "native": float(ours.mean()),
@@ -276,7 +276,7 @@ def table(record: dict[str, Any]) -> Table:
     for one in record["scores"]:
         low, high = one["interval"]
         printed.add_row(
-            f"score of {one['agent']}",
+            f"score of run {one['agent']}",
             f"{one['episodes']} episodes: Gymnasium {one['gymnasium']:.1f}, native"
             f" {one['native']:.1f}",
             f"difference of means {one['native'] - one['gymnasium']:.1f}, 95 % in [{low:.1f},"

@@ -1,7 +1,8 @@
 """Steps a second of CarRacing's engines, drawing included: ``make speed``.
 
 Whole episodes of 1,000 steps, so that the first second, which shows the whole field and costs most,
-has its ordinary share. Engines and numbers of lanes take turns in one run.
+has its ordinary share. Engines and numbers of lanes take turns in one run. A GPU is measured where
+there is one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.table import Table
 
 from worldmodels.artifacts import provenance, write_json
 from worldmodels.envs.carracing.courses import seeded_course
+from worldmodels.envs.carracing.cuda import usable
 from worldmodels.envs.carracing.simulator import CpuSimulator
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
@@ -26,6 +28,8 @@ from worldmodels.tracking import Progress, console
 from worldmodels.workers import default_processes
 
 LANES = (1, 4, 16, 64, 256, 1024)
+GPU_LANES = (256, 1024, 4096, 16384, 65536)
+TRACKS = 256
 EPISODE = 1000
 FRAME = 64 * 64 * 3
 
@@ -52,16 +56,21 @@ def rate(begin: Callable[[], Any], step: Callable[[int], Any], lanes: int, secon
     return steps / spent
 
 
-def native(lanes: int, threads: int, size: int, seconds: float) -> float:
+def native(lanes: int, threads: int, size: int, seconds: float, device: str = "cpu") -> float:
     """The vector environment."""
-    env = CarRacingVectorEnv(lanes, None, size=size, autoreset_mode="Disabled", threads=threads)
-    return rate(lambda: env.reset(seed=0), lambda n: env.step(controls(lanes, n)), lanes, seconds)
+    env = CarRacingVectorEnv(
+        lanes, None, size=size, autoreset_mode="Disabled", threads=threads, device=device
+    )
+    seeds = [lane % TRACKS for lane in range(lanes)]
+    return rate(
+        lambda: env.reset(seed=seeds), lambda n: env.step(controls(lanes, n)), lanes, seconds
+    )
 
 
 def physics(lanes: int, threads: int, seconds: float) -> float:
     """The same without drawing."""
     simulator, active = CpuSimulator(lanes, 64, 0.95, threads), np.ones(lanes, np.bool_)
-    courses = [seeded_course(seed, False) for seed in range(lanes)]
+    courses = [seeded_course(lane % TRACKS, False) for lane in range(lanes)]
 
     def step(number: int) -> None:
         simulator.step(controls(lanes, number).astype(np.float64), active)
@@ -131,6 +140,9 @@ def main() -> None:
                     lambda n=lanes, t=threads: physics(n, t, seconds),
                 ),  # type: ignore[misc]
             ]
+    if usable():
+        for lanes in GPU_LANES:
+            plans.append(("GPU 64x64", lanes, 1, lambda n=lanes: native(n, 1, 64, seconds, "cuda")))  # type: ignore[misc]
     records = []
     with Progress("measuring", len(plans)) as progress:
         for what, lanes, threads, measure in plans:

@@ -7,8 +7,9 @@
     game       a step of every lane: controls, tyres, rewards, ends
     picture    what is seen, at the size of the observation; instruments below it
     courses    the tracks that lanes drive on
-    vector     all of it as a Gymnasium vector environment; single, as an ordinary one
+    simulator  all of it for many lanes on the CPU; cuda, on a GPU, by cuda_kernels
+    vector     a simulator as a Gymnasium vector environment; single, as an ordinary one
 
-`Lanes` in ``state`` is everything that a lane carries from step to step. The kernels are functions
-of one lane over arrays, so that a loop over lanes can be a thread's or a GPU's.
+`Lanes` in ``state`` is everything that a lane carries from step to step. The rest are functions of
+one lane over arrays, so that a loop over lanes can be a thread's or a GPU's.
 """
