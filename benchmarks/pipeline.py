@@ -15,7 +15,6 @@ from worldmodels.data.latents import LatentSet
 from worldmodels.envs.actions import make_action_policy
 from worldmodels.envs.engines import EnvSpec, make_lanes
 from worldmodels.evolution.fitness import fitness
-from worldmodels.models.controller import controller_size
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 from worldmodels.tracking import Tracker
@@ -130,7 +129,7 @@ def rnn(folder: Path, seconds: float) -> float:
 
 def _control(recipe: Recipe, lanes: int, candidates: int, episodes: int, seconds: float) -> float:
     rng = np.random.default_rng(0)
-    size = controller_size(32 + 256, 3)
+    size = WIRING.head.size(32 + 256)
     population = (0.1 * rng.standard_normal((candidates, size))).astype(np.float32)
     with Pool(recipe.build, default_processes(), 120.0) as pool:
         fitness(pool, population, range(episodes), lanes, 5, WIRING)  # the workers start

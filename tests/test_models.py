@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import distributions
+from torch import distributions, nn
 
-from worldmodels.models.controller import LinearControllers, controller_size
+from worldmodels.models.controller import Controllers, Head
 from worldmodels.models.mdnrnn import MDNRNN, Mixture, Sequences
 from worldmodels.models.vae import ConvVAE, Posterior, kl_to_prior, to_frames, to_input
 
@@ -171,11 +171,11 @@ def test_a_new_episode_forgets_the_state_before() -> None:
 
 def test_controllers_act_as_one_linear_layer_each_and_stay_in_the_box() -> None:
     torch.manual_seed(0)
-    squash = ("tanh", "half_tanh", "clipped_tanh")
-    assert controller_size(288, 3) == 867  # the paper's number
-    parameters = torch.randn(6, controller_size(4, 3))
+    head = Head(("tanh", "half_tanh", "clipped_tanh"))
+    assert head.size(288) == 867  # the paper's number
+    parameters = torch.randn(6, head.size(4))
     features = torch.randn(6, 4)
-    actions = LinearControllers(parameters, 4, squash).act(features)
+    actions = Controllers(parameters, 4, head).act(features)
     for lane in range(6):
         weight = parameters[lane, :12].reshape(4, 3)
         raw = features[lane] @ weight + parameters[lane, 12:]
@@ -185,6 +185,22 @@ def test_controllers_act_as_one_linear_layer_each_and_stay_in_the_box() -> None:
     assert ((actions >= low) & (actions <= high)).all()
 
 
+def test_controllers_with_a_hidden_layer_act_as_torchs_own() -> None:
+    torch.manual_seed(0)
+    head = Head(("tanh", "tanh", "tanh"), hidden_units=40)
+    assert head.size(32) == 1443  # the paper's number
+    layers = [nn.Linear(32, 40), nn.Linear(40, 3)]
+    parameters = torch.cat(
+        [part.detach().T.flatten() for layer in layers for part in (layer.weight, layer.bias)]
+    )
+    features = torch.randn(5, 32)
+    controllers = Controllers(parameters.repeat(5, 1), 32, head)
+    controllers.keep(torch.tensor([True, False, True, True, False]))
+    kept = features[[0, 2, 3]]
+    wanted = torch.tanh(layers[1](torch.tanh(layers[0](kept))))
+    torch.testing.assert_close(controllers.act(kept), wanted)
+
+
 def test_a_controller_of_the_wrong_size_is_refused() -> None:
     with pytest.raises(ValueError, match="has 15 parameters, not 14"):
-        LinearControllers(torch.zeros(1, 14), 4, ("tanh",) * 3)
+        Controllers(torch.zeros(1, 14), 4, Head(("tanh",) * 3))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from worldmodels.data.episodes import Episode, EpisodeSet, write_shard
 from worldmodels.envs.engines import EnvSpec, make_lanes
-from worldmodels.models.controller import controller_size
+from worldmodels.models.controller import Head
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 from worldmodels.reporting.charts import Chart, draw
@@ -140,9 +140,9 @@ def test_the_film_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path)
     spec = EnvSpec("picture_env:Countdown-v0", "gymnasium", 500, None, 64)
     world = RealWorld(lambda lanes: make_lanes(spec, lanes), Perception(vision, memory))
     film = EpisodeFilm(1, vision, memory)
-    squash = ["tanh", "tanh"]
-    parameters = np.zeros((1, controller_size(32 + 8, 2)), np.float32)
-    policy = PopulationPolicy(parameters, 3, world.feature_size, squash, torch.device("cpu"))
+    head = Head(("tanh", "tanh"))
+    parameters = np.zeros((1, head.size(32 + 8)), np.float32)
+    policy = PopulationPolicy(parameters, 3, world.feature_size, head, torch.device("cpu"))
     outcome = rollout(world, policy, [90, 120, 70], 500, film)
     path = tmp_path / "film.mp4"
     film.write(path)

@@ -14,7 +14,13 @@ LONG = {
     "rollouts": ("rollouts.episodes=24", "rollouts.max_steps=150", "env.max_steps=150"),
     "vae": ("vae.epochs=4",),
     "rnn": ("rnn.epochs=150",),
-    "controller": ("controller.generations=12", "controller.select_every=4"),
+    "controller": (
+        "controller.generations=12",
+        "controller.select_every=4",
+        "controller.first_episodes=2",
+        "controller.episodes=6",
+        "controller.patience=15",
+    ),
 }
 """Work of some seconds for each stage, so that there is a middle to be killed in."""
 

@@ -10,8 +10,9 @@ from gymnasium.vector import VectorEnv
 from scipy import stats
 from torch import Tensor
 
+from worldmodels.evolution.fitness import wanted_episodes
 from worldmodels.evolution.search import Search
-from worldmodels.models.controller import controller_size
+from worldmodels.models.controller import Head
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 from worldmodels.worlds.dream import DreamWorld, FirstLatents
@@ -21,7 +22,7 @@ from worldmodels.worlds.rollout import PopulationPolicy, rollout
 from worldmodels.worlds.world import Step
 
 CPU = torch.device("cpu")
-SQUASH = ("tanh", "half_tanh", "clipped_tanh")
+SQUASH = Head(("tanh", "half_tanh", "clipped_tanh"))
 
 
 def dream(temperature: float = 1.0, ends: float = -10.0, latent: int = 6) -> DreamWorld:
@@ -40,7 +41,7 @@ def dream(temperature: float = 1.0, ends: float = -10.0, latent: int = 6) -> Dre
 
 def population(world: DreamWorld, candidates: int, episodes: int) -> PopulationPolicy:
     rng = np.random.default_rng(1)
-    size = controller_size(world.feature_size, 3)
+    size = SQUASH.size(world.feature_size)
     parameters = rng.normal(size=(candidates, size)).astype(np.float32)
     return PopulationPolicy(parameters, episodes, world.feature_size, SQUASH, CPU)
 
@@ -123,13 +124,41 @@ def test_ended_lanes_leave_the_batch_and_results_keep_their_order() -> None:
     world = Countdown()
     # Candidate 0 always answers tanh(1), candidate 1 tanh(-1): biases only.
     candidates = np.array([[0, 1], [0, -1]], np.float32)
-    policy = PopulationPolicy(candidates, 3, 1, ("tanh",), CPU)
+    policy = PopulationPolicy(candidates, 3, 1, Head(("tanh",)), CPU)
     outcome = rollout(world, policy, [1, 4, 2, 3, 9, 1], max_steps=6)
     assert outcome.lengths.tolist() == [1, 4, 2, 3, 6, 1]
     assert outcome.terminated.tolist() == [True, True, True, True, False, True]
     signs = np.array([1, 1, 1, -1, -1, -1])
     np.testing.assert_allclose(outcome.returns, signs * outcome.lengths * np.tanh(1), rtol=1e-6)
     assert world.widths == [6, 4, 3, 2, 1, 1]
+
+
+def test_a_stuck_lane_ends_and_is_charged_for_the_steps_that_were_left() -> None:
+    candidates = np.array([[0, 1], [0, -1]], np.float32)  # one gains each step, one only loses
+    outcomes = []
+    for patience in (None, 5):
+        world = Countdown()
+        policy = PopulationPolicy(candidates, 2, 1, Head(("tanh",)), CPU)
+        outcomes.append(rollout(world, policy, [100, 3, 100, 3], 20, patience=patience))
+    whole, cut = outcomes
+    np.testing.assert_allclose(cut.returns, whole.returns)
+    assert whole.lengths.tolist() == [20, 3, 20, 3]
+    assert cut.lengths.tolist() == [20, 3, 6, 3]
+    assert cut.terminated.tolist() == [False, True, False, True]
+
+
+def test_as_many_episodes_as_it_takes_to_tell_candidates_apart() -> None:
+    rng = np.random.default_rng(0)
+    candidates, seeds, noise = (
+        rng.normal(0, scale, size)
+        for scale, size in ((3, (4000, 1)), (20, (1, 12)), (6, (4000, 12)))
+    )
+    wanted = wanted_episodes(candidates + seeds + noise, 0.7)
+    assert wanted == pytest.approx(36 / 9 * 0.7 / 0.3, rel=0.1)
+    assert wanted_episodes(candidates + noise - 50, 0.7) == pytest.approx(wanted)
+    assert wanted_episodes(candidates + 0.01 * noise, 0.7) < 1
+    opposed = np.array([[1.0, -1.0], [-1.0, 1.0]])  # no candidate is better than another
+    assert wanted_episodes(opposed, 0.7) == np.inf
 
 
 @pytest.mark.parametrize("decoded", [False, True])

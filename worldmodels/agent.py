@@ -16,7 +16,7 @@ import torch
 from worldmodels import weights
 from worldmodels.artifacts import read_json, write_json
 from worldmodels.errors import ArtifactError
-from worldmodels.models.controller import SQUASHINGS, controller_size
+from worldmodels.models.controller import SQUASHINGS, Head
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 
@@ -33,6 +33,7 @@ class Wiring:
         hidden_after: see `worldmodels.worlds.real.Perception`.
         squash: names of the actions' squashings.
         env_id: the environment it was trained for.
+        hidden_units: of C; 0 is a linear controller.
     """
 
     use_hidden: bool
@@ -40,6 +41,12 @@ class Wiring:
     hidden_after: bool
     squash: tuple[str, ...]
     env_id: str
+    hidden_units: int = 0
+
+    @property
+    def head(self) -> Head:
+        """C's own shape."""
+        return Head(self.squash, self.hidden_units)
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class Agent:
 
     vision: ConvVAE
     memory: MDNRNN | None
-    parameters: np.ndarray  # (controller_size,) float32
+    parameters: np.ndarray  # (size,) float32
     wiring: Wiring
 
 
@@ -137,9 +144,10 @@ def check_fit(
                 f" {vision.latent_size}: train the RNN on this VAE"
             )
         features += memory.hidden_size
-    needed = controller_size(features, len(wiring.squash))
+    needed = wiring.head.size(features)
     if count != needed:
         raise ArtifactError(
-            f"{where}: the controller has {count} parameters, its world of {features} features and"
-            f" {len(wiring.squash)} actions needs {needed}: train it in this world"
+            f"{where}: the controller has {count} parameters, one for {features} features,"
+            f" {len(wiring.squash)} actions and {wiring.hidden_units} hidden units has {needed}:"
+            " train it in this world"
         )

@@ -176,13 +176,17 @@ class ControllerConfig:
 
     world: WorldKind = WorldKind.real
     population: int = 64
-    episodes: int = 16  # for each candidate and generation
+    episodes: int = 16  # for each candidate and generation, at most
+    first_episodes: int | None = None  # begin with so few, more as candidates come close
+    patience: int | None = None  # steps without a new highest return that end a training episode
     generations: int = 1800
     sigma: float = 0.1
+    diagonal: bool = False  # a variance for each parameter instead of a covariance matrix
     max_steps: int = 1000
     features: Features = Features.zh
     latent: LatentChoice = LatentChoice.sampled
     hidden: HiddenChoice = HiddenChoice.before
+    hidden_units: int = 0  # of a layer with tanh; the paper's has none, and compares with 40
     temperature: float = 1.0  # of the dream
     dream_lanes: int = 1024  # dreams in one batch
     select_every: int = 25  # generations between two evaluations on the selection seeds

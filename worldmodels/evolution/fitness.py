@@ -1,4 +1,8 @@
-"""The fitness of candidates: episodes in a world, shared out to workers in packets."""
+"""The fitness of candidates: episodes in a world, shared out to workers in packets.
+
+How many episodes a generation deserves is `wanted_episodes`: few while candidates differ much, more
+as they come close.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from worldmodels.agent import Wiring
+from worldmodels.models.controller import Head
 from worldmodels.workers import Heartbeat, Pool
 from worldmodels.worlds.rollout import Outcome, PopulationPolicy, Recorder, rollout
 from worldmodels.worlds.world import World
@@ -24,13 +29,15 @@ class Packet:
         candidates: (candidates, parameters) float32.
         seeds: of the episodes each candidate plays.
         max_steps: of an episode.
-        squash: names of the actions' squashings.
+        head: from features to actions.
+        patience: see `rollout`.
     """
 
     candidates: np.ndarray
     seeds: tuple[int, ...]
     max_steps: int
-    squash: tuple[str, ...]
+    head: Head
+    patience: int | None = None
 
     def __call__(self, tool: World, heartbeat: Heartbeat) -> Outcome:
         """Play it in the world `tool`."""
@@ -41,25 +48,34 @@ class Packet:
         episodes = len(self.seeds)
         seeds = list(self.seeds) * len(self.candidates)
         policy = PopulationPolicy(
-            self.candidates, episodes, world.feature_size, self.squash, world.device
+            self.candidates, episodes, world.feature_size, self.head, world.device
         )
-        return rollout(world, policy, seeds, self.max_steps, recorder, heartbeat)
+        return rollout(world, policy, seeds, self.max_steps, recorder, heartbeat, self.patience)
 
 
 def packets(
-    candidates: np.ndarray, seeds: Sequence[int], lanes: int, max_steps: int, wiring: Wiring
+    candidates: np.ndarray,
+    seeds: Sequence[int],
+    lanes: int,
+    max_steps: int,
+    wiring: Wiring,
+    patience: int | None = None,
 ) -> list[Packet]:
     """Cut candidates x seeds into packets of at most `lanes` lanes.
 
     Whole candidates share a packet while they fit; the episodes of one that does not are split.
     """
-    squash = wiring.squash
+    head = wiring.head
     if len(seeds) > lanes:
         parts = [tuple(seeds[i : i + lanes]) for i in range(0, len(seeds), lanes)]
-        return [Packet(row[None], part, max_steps, squash) for row in candidates for part in parts]
+        return [
+            Packet(row[None], part, max_steps, head, patience)
+            for row in candidates
+            for part in parts
+        ]
     together = max(1, lanes // len(seeds))
     groups = [candidates[i : i + together] for i in range(0, len(candidates), together)]
-    return [Packet(group, tuple(seeds), max_steps, squash) for group in groups]
+    return [Packet(group, tuple(seeds), max_steps, head, patience) for group in groups]
 
 
 def fitness(
@@ -69,9 +85,34 @@ def fitness(
     lanes: int,
     max_steps: int,
     wiring: Wiring,
+    patience: int | None = None,
 ) -> Outcome:
     """Play every candidate on every seed; arrays of the outcome are (candidates, episodes)."""
-    work = packets(candidates, seeds, lanes, max_steps, wiring)
+    work = packets(candidates, seeds, lanes, max_steps, wiring, patience)
     outcomes = pool.map(work)
     shape = (len(candidates), len(seeds))
     return Outcome(*(np.concatenate(part).reshape(shape) for part in zip(*outcomes, strict=True)))
+
+
+def wanted_episodes(returns: np.ndarray, reliability: float) -> float:
+    """How many episodes a candidate should play for its mean to tell candidates apart.
+
+    Candidates play the same seeds, so a return is a seed's effect, a candidate's and noise; the
+    variances of the latter two come from the mean squares of a two-way table without repetition
+    (Shrout and Fleiss 1979, ICC(3, k)).
+
+    Args:
+        returns: (candidates, episodes), two of each at least.
+        reliability: share of the variance of candidates' means that is to be the candidates' own.
+
+    Returns:
+        the number, not rounded; infinite where the candidates do not differ beyond the noise.
+    """
+    candidates, episodes = returns.shape
+    own, seed = returns.mean(axis=1, keepdims=True), returns.mean(axis=0, keepdims=True)
+    rest = returns - own - seed + returns.mean()
+    noise = (rest**2).sum() / ((candidates - 1) * (episodes - 1))
+    signal = own.var(ddof=1) - noise / episodes
+    if signal <= 0:
+        return float("inf")
+    return float(noise / signal * reliability / (1 - reliability))

@@ -1,11 +1,15 @@
-"""C: the controller, one linear layer (paper, appendix A.3), for a whole population at once."""
+"""C: the controller, one linear layer (paper, appendix A.3), for a whole population at once.
+
+Or with a hidden layer, which the paper compares with (section 2, "V model with a hidden layer").
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 SQUASHINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,  # [-1, 1]
@@ -15,46 +19,64 @@ SQUASHINGS: dict[str, Callable[[Tensor], Tensor]] = {
 """How the paper's code maps an output to an action: steering, gas and brake of CarRacing."""
 
 
-def controller_size(feature_size: int, action_size: int) -> int:
-    """Parameters of a controller: a weight for each feature and a bias, for each action."""
-    return (feature_size + 1) * action_size
-
-
-class LinearControllers(nn.Module):
-    """Linear controllers, one for each lane, applied as one batched product.
+class Head(NamedTuple):
+    """What is between features and actions.
 
     Args:
-        parameters: (lanes, controller_size) float32; weights (feature, action), then biases.
-        feature_size: of the world it acts in.
         squash: for each action the name of a squashing in `SQUASHINGS`.
-
-    Raises:
-        ValueError: the parameters do not fit the features and actions.
+        hidden_units: of one layer with tanh; 0 is none, a linear controller.
     """
 
-    weight: Tensor
-    bias: Tensor
+    squash: tuple[str, ...]
+    hidden_units: int = 0
 
-    def __init__(self, parameters: Tensor, feature_size: int, squash: Sequence[str]) -> None:
-        super().__init__()
-        actions = len(squash)
-        if parameters.shape[-1] != controller_size(feature_size, actions):
+    def layers(self, features: int) -> list[tuple[int, int]]:
+        """Inputs and outputs of each layer."""
+        actions = len(self.squash)
+        if self.hidden_units:
+            return [(features, self.hidden_units), (self.hidden_units, actions)]
+        return [(features, actions)]
+
+    def size(self, features: int) -> int:
+        """Parameters of a controller: a weight for each input and a bias, for each output."""
+        return sum((inputs + 1) * outputs for inputs, outputs in self.layers(features))
+
+
+class Controllers:
+    """Controllers, one for each lane, each layer of them applied as one batched product.
+
+    Args:
+        parameters: (lanes, size) float32; layer by layer weights (input, output), then biases.
+        feature_size: of the world they act in.
+        head: their layers and squashings.
+
+    Raises:
+        ValueError: the parameters do not fit the features and the head.
+    """
+
+    def __init__(self, parameters: Tensor, feature_size: int, head: Head) -> None:
+        if parameters.shape[-1] != head.size(feature_size):
             raise ValueError(
-                f"a controller of {feature_size} features and {actions} actions has "
-                f"{controller_size(feature_size, actions)} parameters, not {parameters.shape[-1]}"
+                f"a controller of {feature_size} features and {head} has"
+                f" {head.size(feature_size)} parameters, not {parameters.shape[-1]}"
             )
-        self.squash = [SQUASHINGS[name] for name in squash]
-        split = feature_size * actions
-        weight = parameters[:, :split].reshape(-1, feature_size, actions)
-        self.register_buffer("weight", weight)  # (lanes, features, actions)
-        self.register_buffer("bias", parameters[:, split:])  # (lanes, actions)
+        self.squash = [SQUASHINGS[name] for name in head.squash]
+        self.layers: list[tuple[Tensor, Tensor]] = []
+        at = 0
+        for inputs, outputs in head.layers(feature_size):
+            weight = parameters[:, at : at + inputs * outputs].reshape(-1, inputs, outputs)
+            at += inputs * outputs
+            self.layers.append((weight, parameters[:, at : at + outputs]))
+            at += outputs
 
     def act(self, features: Tensor) -> Tensor:
         """Actions (lanes, actions) from features (lanes, features)."""
-        raw = torch.baddbmm(self.bias.unsqueeze(1), features.unsqueeze(1), self.weight).squeeze(1)
-        return torch.stack([f(raw[:, i]) for i, f in enumerate(self.squash)], dim=-1)
+        for number, (weight, bias) in enumerate(self.layers):
+            if number:
+                features = torch.tanh(features)
+            features = torch.baddbmm(bias.unsqueeze(1), features.unsqueeze(1), weight).squeeze(1)
+        return torch.stack([f(features[:, i]) for i, f in enumerate(self.squash)], dim=-1)
 
     def keep(self, mask: Tensor) -> None:
         """Drop the lanes where `mask` (lanes,) is False."""
-        self.weight = self.weight[mask]
-        self.bias = self.bias[mask]
+        self.layers = [(weight[mask], bias[mask]) for weight, bias in self.layers]

@@ -147,6 +147,7 @@ class Context:
             hidden_after=controller.hidden is HiddenChoice.after,
             squash=tuple(self.config.env.squash),
             env_id=self.config.env.id,
+            hidden_units=controller.hidden_units,
         )
 
     @property

@@ -11,15 +11,19 @@ from worldmodels import seeds
 from worldmodels.agent import load_agent, load_memory, load_vision, save_agent
 from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays
 from worldmodels.config import WorldKind
-from worldmodels.evolution.fitness import fitness
+from worldmodels.evolution.fitness import fitness, wanted_episodes
 from worldmodels.evolution.search import Search
-from worldmodels.models.controller import controller_size
 from worldmodels.seeds import Purpose
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, Tracker, say
 from worldmodels.workers import Pool
 from worldmodels.worlds.recipes import Recipe
 from worldmodels.worlds.world import World
+
+RELIABILITY = 0.7
+"""Share of the variance of the candidates' scores that is to be their own."""
+GROWTH = 1.1
+"""How much more or fewer episodes the next generation may have."""
 
 
 def run(context: Context) -> None:
@@ -66,15 +70,17 @@ class _Evolution:
         self.memory = load_memory(self.rnn_path) if self.wiring.use_hidden else None
         features = self.vision.latent_size + (self.memory.hidden_size if self.memory else 0)
         self.search = Search(
-            controller_size(features, len(self.wiring.squash)),
+            self.wiring.head.size(features),
             self.config.population,
             self.config.sigma,
             context.config.seed,
             _previous_mean(context),
+            self.config.diagonal,
         )
         self.log = JsonLines(folder.path / "generations.jsonl")
         self.selection = JsonLines(folder.path / "selection.jsonl")
         self.steps, self.seconds = 0, 0.0
+        self.episodes = float(self.config.first_episodes or self.config.episodes)
 
     @property
     def throughput(self) -> float:
@@ -95,6 +101,7 @@ class _Evolution:
                 candidates, scores = self.search.ask(), np.asarray(record["fitness"])
                 self.steps += record["steps"]
                 self.seconds += record["seconds"]
+                self.episodes = record["next_episodes"]
                 self.search.tell(scores)
                 self._select_if_due(pool, tracker, candidates, scores, selected)
                 progress.advance()
@@ -113,28 +120,47 @@ class _Evolution:
         number = self.search.generation
         candidates = self.search.ask()
         drawn = seeds.draw(
-            Purpose.TRAINING, self.context.config.seed, number, count=self.config.episodes
+            Purpose.TRAINING, self.context.config.seed, number, count=round(self.episodes)
         )
         began = time.monotonic()
-        outcome = fitness(pool, candidates, drawn, self._lanes, self.config.max_steps, self.wiring)
+        outcome = fitness(
+            pool,
+            candidates,
+            drawn,
+            self._lanes,
+            self.config.max_steps,
+            self.wiring,
+            self.config.patience,
+        )
         seconds, steps = time.monotonic() - began, int(outcome.lengths.sum())
         self.seconds += seconds
         self.steps += steps
         scores = outcome.returns.mean(axis=1)
         self.search.tell(scores)
+        self._allocate(outcome.returns)
         self.log.append(
             {
                 "generation": number,
                 "fitness": scores.tolist(),
+                "episodes": len(drawn),
+                "next_episodes": self.episodes,
                 "steps": steps,
                 "seconds": round(seconds, 3),
             }
         )
         values = {"mean": scores.mean(), "best": scores.max(), "worst": scores.min()}
-        values |= {"sigma": self.search.sigma, "steps": steps}
+        values |= {"sigma": self.search.sigma, "steps": steps, "episodes": len(drawn)}
         tracker.log(number + 1, {f"fitness/{k}": float(v) for k, v in values.items()})
         tracker.flush()
         return candidates, scores
+
+    def _allocate(self, returns: np.ndarray) -> None:
+        """Move towards as many episodes as it now takes to tell the candidates apart."""
+        first = self.config.first_episodes
+        if first is not None:
+            wanted = wanted_episodes(returns, RELIABILITY)
+            change = np.clip(wanted / self.episodes, 1 / GROWTH, GROWTH)
+            self.episodes = float(np.clip(self.episodes * change, first, self.config.episodes))
 
     def _select_if_due(
         self,

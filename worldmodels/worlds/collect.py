@@ -59,7 +59,7 @@ class NoisyAgent:
             agent.parameters[None],
             len(seeds),
             world.feature_size,
-            agent.wiring.squash,
+            agent.wiring.head,
             world.device,
         )
         return _Noisy(acting, self, seeds, world.device)

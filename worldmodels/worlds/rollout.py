@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodels.models.controller import LinearControllers
+from worldmodels.models.controller import Controllers, Head
 from worldmodels.worlds.world import Step, World
 
 
@@ -56,6 +56,7 @@ def rollout(
     max_steps: int,
     recorder: Recorder | None = None,
     heartbeat: Callable[[int], None] = lambda steps: None,
+    patience: int | None = None,
 ) -> Outcome:
     """Play one episode a seed to its end, or for `max_steps`.
 
@@ -63,6 +64,9 @@ def rollout(
 
     Args:
         heartbeat: called each step with the number of lane steps it took.
+        patience: steps without a new highest return after which a lane is taken to be stuck: it
+            ends, truncated, and its last reward is counted for each step that was left. None lets
+            every lane play on, as whoever judges must.
 
     Returns:
         the outcome in the order of the seeds.
@@ -70,6 +74,7 @@ def rollout(
     count = len(seeds)
     returns, lengths = np.zeros(count), np.zeros(count, np.int64)
     terminated = np.zeros(count, bool)
+    highest, reached = np.full(count, -np.inf), np.zeros(count, np.int64)
     lanes = np.arange(count)
     features = world.reset(seeds)
     if recorder is not None:
@@ -82,6 +87,12 @@ def rollout(
         returns[lanes] += step.reward
         lengths[lanes] += 1
         terminated[lanes] = step.terminated
+        if patience is not None:
+            risen = lanes[returns[lanes] > highest[lanes]]
+            highest[risen], reached[risen] = returns[risen], time
+            stuck = (time - reached[lanes] >= patience) & ~step.terminated & ~step.truncated
+            returns[lanes[stuck]] += step.reward[stuck] * (max_steps - 1 - time)
+            step = step._replace(truncated=step.truncated | stuck)
         if recorder is not None:
             recorder.record(lanes, actions, step, world)
         heartbeat(len(lanes))
@@ -104,7 +115,7 @@ class PopulationPolicy:
         candidates: (candidates, parameters) float32.
         episodes: lanes for each candidate, which follow one another.
         feature_size: of the world.
-        squash: names of the actions' squashings.
+        head: from features to actions.
         device: of the world's features.
     """
 
@@ -113,11 +124,12 @@ class PopulationPolicy:
         candidates: np.ndarray,
         episodes: int,
         feature_size: int,
-        squash: Sequence[str],
+        head: Head,
         device: torch.device,
     ) -> None:
+        self._device = device
         lanes = torch.from_numpy(candidates).to(device).repeat_interleave(episodes, dim=0)
-        self._controllers = LinearControllers(lanes, feature_size, squash)
+        self._controllers = Controllers(lanes, feature_size, head)
 
     @torch.inference_mode()
     def act(self, features: Tensor) -> Tensor:
@@ -126,5 +138,4 @@ class PopulationPolicy:
 
     def keep(self, mask: np.ndarray) -> None:
         """Drop the lanes where `mask` (lanes,) is False."""
-        device = self._controllers.weight.device
-        self._controllers.keep(torch.from_numpy(mask).to(device))
+        self._controllers.keep(torch.from_numpy(mask).to(self._device))
