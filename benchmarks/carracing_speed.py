@@ -1,8 +1,9 @@
 """Steps a second of CarRacing's engines, drawing included: ``make speed``.
 
 Whole episodes of 1,000 steps, so that the first second, which shows the whole field and costs most,
-has its ordinary share. Engines and numbers of lanes take turns in one run. A GPU is measured where
-there is one.
+has its ordinary share. All in one run; the other engines are measured before the native one and
+again after it, and the better figure counts, so that a machine that is slow for a while flatters
+nobody. A GPU is measured where there is one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.tracking import Progress, console
 from worldmodels.workers import default_processes
 
-LANES = (1, 4, 16, 64, 256, 1024)
+LANES = (1, 16, 256, 1024)
 GPU_LANES = (256, 1024, 4096, 16384, 65536)
 TRACKS = 256
 EPISODE = 1000
@@ -95,6 +96,16 @@ def original(seconds: float) -> float:
     )
 
 
+def others(threads: int, seconds: float) -> list[tuple[str, int, int, Callable[[], float]]]:
+    """What the native engine is compared with."""
+    plans: list[tuple[str, int, int, Callable[[], float]]] = []
+    if threads == 1:
+        plans.append(("Gymnasium", 1, 1, lambda: original(seconds)))
+    if envpool_has("CarRacing-v3"):
+        plans.append(("EnvPool", 16, threads, lambda: envpool(16, threads, seconds)))
+    return plans
+
+
 def bandwidth() -> float:
     """Bytes a second that one core writes to memory, in blocks larger than its caches."""
     block = np.zeros(256 << 20, np.uint8)
@@ -113,42 +124,31 @@ def main() -> None:
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     cores, seconds = default_processes(), options.seconds
-    plans: list[tuple[str, int, int, Callable[[], float]]] = [
-        ("Gymnasium", 1, 1, lambda: original(seconds))
-    ]
+    plans: list[tuple[str, int, int, Callable[[], float]]] = []
     for threads in sorted({1, cores}):
-        if envpool_has("CarRacing-v3"):
-            plans.append(("EnvPool", 16, threads, lambda t=threads: envpool(16, t, seconds)))  # type: ignore[misc]
+        plans += others(threads, seconds)
         for lanes in options.lanes:
-            plans += [
-                (
-                    "native 64x64",
-                    lanes,
-                    threads,
-                    lambda n=lanes, t=threads: native(n, t, 64, seconds),
-                ),  # type: ignore[misc]
-                (
-                    "native 96x96",
-                    lanes,
-                    threads,
-                    lambda n=lanes, t=threads: native(n, t, 96, seconds),
-                ),  # type: ignore[misc]
-                (
-                    "native physics",
-                    lanes,
-                    threads,
-                    lambda n=lanes, t=threads: physics(n, t, seconds),
-                ),  # type: ignore[misc]
-            ]
+            for what, measure in (
+                ("native 64x64", lambda n=lanes, t=threads: native(n, t, 64, seconds)),
+                ("native 96x96", lambda n=lanes, t=threads: native(n, t, 96, seconds)),
+                ("native physics", lambda n=lanes, t=threads: physics(n, t, seconds)),
+            ):
+                plans.append((what, lanes, threads, measure))  # type: ignore[arg-type]
+    for threads in sorted({1, cores}):
+        plans += others(threads, seconds)
     if usable():
         for lanes in GPU_LANES:
             plans.append(("GPU 64x64", lanes, 1, lambda n=lanes: native(n, 1, 64, seconds, "cuda")))  # type: ignore[misc]
-    records = []
+    best: dict[tuple[str, int, int], float] = {}
     with Progress("measuring", len(plans)) as progress:
         for what, lanes, threads, measure in plans:
-            record = {"what": what, "lanes": lanes, "threads": threads, "steps_s": measure()}
-            records.append(record)
+            key = what, lanes, threads
+            best[key] = max(measure(), best.get(key, 0.0))
             progress.advance(note=f"{what}, {lanes} lanes, {threads} threads")
+    records = [
+        {"what": what, "lanes": lanes, "threads": threads, "steps_s": steps}
+        for (what, lanes, threads), steps in best.items()
+    ]
     written = bandwidth()
     write_json(options.out, {**provenance(), "bandwidth": written, "figures": records})
     console.print(table(records, written))

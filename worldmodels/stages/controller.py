@@ -10,7 +10,8 @@ import numpy as np
 from worldmodels import seeds
 from worldmodels.agent import load_agent, load_memory, load_vision, save_agent
 from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays
-from worldmodels.config import WorldKind
+from worldmodels.config import ControllerConfig, WorldKind
+from worldmodels.errors import ConfigError
 from worldmodels.evolution.fitness import fitness, wanted_episodes
 from worldmodels.evolution.search import Search
 from worldmodels.seeds import Purpose
@@ -29,6 +30,7 @@ GROWTH = 1.1
 def run(context: Context) -> None:
     """Evolve until the last generation; the best by the selection seeds is the agent."""
     config = context.config.controller
+    _check(config)
     real = config.world is WorldKind.real
     inputs = {name: context.run.fingerprint(name) for name in ("vae", "rnn")}
     inputs |= context.initial_fingerprint("controller")
@@ -37,6 +39,18 @@ def run(context: Context) -> None:
     with context.begin("controller", inputs, growable, controller=config, **world) as folder:
         if not folder.complete:
             _evolve(context, folder)
+
+
+def _check(config: ControllerConfig) -> None:
+    """Raise `ConfigError` for numbers that make no search."""
+    first = config.first_episodes
+    if first is not None and not 2 <= first <= config.episodes:
+        raise ConfigError(
+            f"controller.first_episodes={first}: choose 2 to controller.episodes={config.episodes},"
+            " or null for as many in every generation"
+        )
+    if config.patience is not None and config.patience < 1:
+        raise ConfigError(f"controller.patience={config.patience}: choose 1 or more, or null")
 
 
 def _evolve(context: Context, folder: StageFolder) -> None:
