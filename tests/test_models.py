@@ -169,6 +169,18 @@ def test_a_new_episode_forgets_the_state_before() -> None:
     assert clean.item() == pytest.approx(dirty.item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("frames", [1, 5])
+def test_the_encoder_infers_in_bfloat16_what_its_convolutions_say(frames: int) -> None:
+    torch.manual_seed(0)
+    vision = ConvVAE().bfloat16()
+    images = torch.rand(frames, 3, 64, 64).bfloat16()
+    trained = vision.encode(images)  # with gradients, by convolutions
+    with torch.inference_mode():
+        inferred = vision.encode(images)
+    for one, other in zip(trained, inferred, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.02)
+
+
 def test_controllers_act_as_one_linear_layer_each_and_stay_in_the_box() -> None:
     torch.manual_seed(0)
     head = Head(("tanh", "half_tanh", "clipped_tanh"))
