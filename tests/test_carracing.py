@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -294,3 +298,30 @@ def test_bad_input_is_refused_by_name() -> None:
             env.step(np.array([[0, 0, 0], [np.nan, 0, 0], [0, 0, 0]]))
         with pytest.raises(WorldModelsError, match=r"\(2, 3\)"):
             env.step(np.zeros((2, 3)))
+
+
+def test_kernels_are_compiled_anew_when_what_they_call_has_changed(tmp_path: Path) -> None:
+    package = tmp_path / "kernels"
+    package.mkdir()
+    outer = "from numba import njit\nfrom kernels.inner import inner\n\n"
+    outer += "@njit(cache=True)\ndef outer():\n    return inner()\n"
+    (package / "outer.py").write_text(outer)
+    script = "from kernels.outer import outer; from pathlib import Path\n"
+    script += "from worldmodels.envs.carracing.compiled import forget_stale\n"
+    script += "forget_stale(Path(outer.stats.cache_path), Path('kernels'))\n"
+    script += "print(outer(), sum(outer.stats.cache_hits.values()))"
+    printed = []
+    for number in (1, 1, 2):
+        inner = f"from numba import njit\n\n@njit\ndef inner():\n    return {number}\n"
+        (package / "inner.py").write_text(inner)
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", script],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        printed.append(done.stdout.split())
+    assert printed == [["1", "0"], ["1", "1"], ["2", "0"]]

@@ -5,9 +5,11 @@
     physics    what Box2D does to it in a step
     contacts   which tiles it touches
     game       a step of every lane: controls, tyres, rewards, ends
+    outlines   where things lie in a lane's view
     picture    what is seen, at the size of the observation; instruments below it
     courses    the tracks that lanes drive on
     simulator  all of it for many lanes on the CPU; cuda, on a GPU, by cuda_kernels
+    compiled   the compiled kernels on disk
     vector     a simulator as a Gymnasium vector environment; single, as an ordinary one
 
 `Lanes` in ``state`` is everything that a lane carries from step to step. The rest are functions of

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, njit
 
-from worldmodels.envs.carracing import game, instruments, picture
-from worldmodels.envs.carracing.picture import ACROSS, COLUMNS, DOWN, ROWS, SMALL
+from worldmodels.envs.carracing import game, instruments, outlines, picture
+from worldmodels.envs.carracing.contacts import WHEEL_SHAPE
+from worldmodels.envs.carracing.outlines import ACROSS, COLUMNS, DOWN, ROWS
+from worldmodels.envs.carracing.picture import SMALL
 from worldmodels.envs.carracing.state import HULL, PHASE, SHOWN, TIME, WHEELS
 from worldmodels.envs.carracing.track import PLAYFIELD
 
@@ -39,8 +41,8 @@ STRIDE = COLUMNS * ACROSS + 4
 # The shapes of shared arrays; numba wants them written as constants.
 BAND = (BAND_ROWS, COLUMNS)
 SAMPLES = (BAND_ROWS * DOWN, STRIDE)
-EDGES, EXTENTS = (THREADS, picture.CORNERS_MOST), (THREADS, 2)
-PEN = (2, picture.CORNERS_MOST)
+EDGES, EXTENTS = (THREADS, outlines.CORNERS_MOST), (THREADS, 2)
+PEN = (2, outlines.CORNERS_MOST)
 LANES_PER_BLOCK = 64
 SQUARES = 20
 """Squares of grass along a side of the field."""
@@ -84,46 +86,46 @@ def _outline(p, lanes, courses, n, seen, x, y, radius, pen):
     k = lanes.course[n]
     body, count = lanes.body[n], courses.counts[k]
     if p == 0:
-        picture.rectangle(seen, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, pen)
+        outlines.rectangle(seen, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, pen)
         return 4, picture.BACKGROUND
     p -= 1
     if p < SQUARES * SQUARES:
-        side = picture.GRASS
+        side = outlines.GRASS
         left, low = (2 * (p // SQUARES) - SQUARES) * side, (2 * (p % SQUARES) - SQUARES) * side
         if abs(left + side / 2 - x) > radius + side or abs(low + side / 2 - y) > radius + side:
             return 0, 0
-        picture.rectangle(seen, left, low, left + side, low + side, pen)
+        outlines.rectangle(seen, left, low, left + side, low + side, pen)
         return 4, picture.GREEN
     p -= SQUARES * SQUARES
     if p < 2 * count:
         t = p // 2
-        if not picture.in_view(courses.tiles[k], t, x, y, radius):
+        if not outlines.in_view(courses.tiles[k], t, x, y, radius):
             return 0, 0
         if p % 2 == 0:
-            picture.quad(seen, courses.tiles[k, t], pen)
+            outlines.quad(seen, courses.tiles[k, t], pen)
             return 4, picture.road_color(t, lanes.touched[n, t])
         if not courses.has_border[k, t]:
             return 0, 0
-        picture.quad(seen, courses.borders[k, t], pen)
+        outlines.quad(seen, courses.borders[k, t], pen)
         return 4, picture.kerb_color(t)
     p -= 2 * count
     if p >= 2 * WHEELS:
-        return picture.part(seen, body, HULL, p - 2 * WHEELS, pen), picture.CAR
+        return outlines.part(seen, body, HULL, p - 2 * WHEELS, pen), picture.CAR
     b = p // 2 + 1
     if p % 2 == 0:
-        return picture.part(seen, body, b, picture.WHEEL_SHAPE, pen), picture.WHEEL
-    if picture.stripe(seen, body, b, lanes.wheel[n, b - 1, PHASE], pen):
+        return outlines.part(seen, body, b, WHEEL_SHAPE, pen), picture.WHEEL
+    if outlines.stripe(seen, body, b, lanes.wheel[n, b - 1, PHASE], pen):
         return 4, picture.STRIPE
     return 0, 0
 
 
 @njit(cache=True, error_model="numpy")
 def _note(pen, count, color, base, slope, extent, limits):
-    """Write down the `picture.edges` of an outline; whether any of it is in the picture."""
+    """Write down the `outlines.edges` of an outline; whether any of it is in the picture."""
     limits[LAST] = -1
     if count == 0:
         return False
-    left, right, first, last, lefts, rights = picture.edges(pen, count, base, slope)
+    left, right, first, last, lefts, rights = outlines.edges(pen, count, base, slope)
     extent[0], extent[1] = left, right
     limits[FIRST], limits[LAST], limits[COLOR] = first, last, color
     limits[LEFTS], limits[RIGHTS] = lefts, rights
@@ -135,7 +137,7 @@ def _fill_piece(line, row, begin, base, slope, extent, limits):
     """Fill samples from `begin` of a `line`, which is `row` of the picture, with all outlines."""
     for i in range(len(limits)):
         if limits[i, FIRST] <= row and row <= limits[i, LAST]:
-            left, right = picture.span(
+            left, right = outlines.span(
                 base[i],
                 slope[i],
                 extent[i, 0],
@@ -175,8 +177,8 @@ def _draw_band(lanes, courses, n, first, rows, band):
     row = first * DOWN + thread // PIECES
     for column in range(begin, begin + PIECE):
         line[column] = picture.BLACK
-    seen = picture.view(lanes.body[n], lanes.score[n, TIME])
-    x, y, radius = picture.middle(lanes.body[n], seen)
+    seen = outlines.view(lanes.body[n], lanes.score[n, TIME])
+    x, y, radius = outlines.middle(lanes.body[n], seen)
     polygons = 1 + SQUARES * SQUARES + 2 * courses.counts[lanes.course[n]] + 2 * WHEELS + WHEELS
     for start in range(0, polygons, THREADS):
         count, color = 0, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from worldmodels.envs.carracing import game, picture
+from worldmodels.envs.carracing.compiled import forget_stale
 from worldmodels.envs.carracing.courses import Course, draw_course, seeded_course
 from worldmodels.envs.carracing.simulator import CpuSimulator
 from worldmodels.envs.carracing.track import DEFAULT_COLORS, Colors
@@ -325,6 +327,9 @@ def warm_up(device: str = "cpu") -> None:
     """Load the compiled kernels, or compile them; says so where that takes a while."""
     if device in _warm:
         return
+    compiled = game.step.stats.cache_path
+    if not _warm and compiled is not None:
+        forget_stale(Path(compiled), Path(__file__).parent)
     notice = threading.Timer(
         2.0, log.warning, ["compiling the CarRacing simulator: half a minute, once on this machine"]
     )
