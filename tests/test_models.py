@@ -46,19 +46,26 @@ def test_free_nats_hold_for_the_sum_over_dimensions() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 6), st.integers(1, 5), st.floats(-6, 6), st.integers(0, 2**31))
+@given(st.integers(1, 6), st.integers(1, 5), st.floats(-6, 6), st.booleans(), st.integers(0, 2**31))
 def test_mixture_density_agrees_with_torch_distributions(
-    latent: int, mixtures: int, scale: float, seed: int
+    latent: int, mixtures: int, scale: float, shared: bool, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     shape = (3, latent, mixtures)
     logits, mean, log_std = (torch.randn(shape, generator=generator) for _ in range(3))
     mean = mean * scale
     value = torch.randn(3, latent, generator=generator) * 3
-    ours = Mixture(logits, mean, log_std).log_prob(value)
-    theirs = distributions.MixtureSameFamily(
-        distributions.Categorical(logits=logits), distributions.Normal(mean, log_std.exp())
-    ).log_prob(value)
+    if shared:
+        ours = Mixture(logits[:, :1], mean, log_std).log_prob(value)
+        components = distributions.Independent(distributions.Normal(mean.mT, log_std.mT.exp()), 1)
+        theirs = distributions.MixtureSameFamily(
+            distributions.Categorical(logits=logits[:, 0]), components
+        ).log_prob(value)
+    else:
+        ours = Mixture(logits, mean, log_std).log_prob(value)
+        components = distributions.Normal(mean, log_std.exp())
+        each = distributions.MixtureSameFamily(distributions.Categorical(logits=logits), components)
+        theirs = each.log_prob(value).sum(dim=-1)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -83,6 +90,28 @@ def test_samples_follow_the_tempered_mixture(temperature: float) -> None:
     )
     assert drawn.mean().item() == pytest.approx(tempered.mean.item(), abs=0.03)
     assert drawn.var().item() == pytest.approx(tempered.variance.item(), rel=0.03)
+
+
+def test_a_shared_mixture_draws_one_component_for_all_dimensions() -> None:
+    mean = torch.tensor([[-1.0, 1.0], [-3.0, 3.0], [5.0, -5.0]])  # (latent, mixtures)
+    logits = torch.tensor([[0.0, 1.0]])
+    count = 200_000
+    torch.manual_seed(0)
+    mixture = Mixture(
+        logits.expand(count, 1, 2), mean.expand(count, 3, 2), torch.full((count, 3, 2), -4.0)
+    )
+    drawn = mixture.sample(torch.rand(count, 3), torch.randn(count, 3), 1.0)
+    second = drawn[:, 0] > 0
+    assert second.float().mean().item() == pytest.approx(
+        torch.sigmoid(logits.sum()).item(), abs=0.005
+    )
+    torch.testing.assert_close(
+        drawn[second], mean[:, 1].expand(int(second.sum()), 3), atol=0.15, rtol=0
+    )
+    torch.testing.assert_close(
+        drawn[~second], mean[:, 0].expand(int((~second).sum()), 3), atol=0.15, rtol=0
+    )
+    torch.testing.assert_close(mixture.mode()[0], mean[:, 1])
 
 
 def test_one_step_at_a_time_equals_the_sequence() -> None:

@@ -147,6 +147,26 @@ def test_a_stuck_lane_ends_and_is_charged_for_the_steps_that_were_left() -> None
     assert cut.terminated.tolist() == [False, True, False, True]
 
 
+class Script:
+    """A policy whose actions, which are Countdown's rewards, are written down."""
+
+    def __init__(self, actions: list[float]) -> None:
+        self.actions = iter(actions)
+
+    def act(self, features: Tensor) -> Tensor:
+        return torch.full((len(features), 1), next(self.actions))
+
+    def keep(self, mask: np.ndarray) -> None:
+        pass
+
+
+def test_a_gain_on_the_step_that_cuts_a_lane_is_not_counted_for_the_rest() -> None:
+    script = Script([1.0, -1.0, -1.0, -1.0, -1.0, 2.0])  # 2 down from its best, in 5 steps
+    outcome = rollout(Countdown(), script, [100], 20, patience=5)
+    assert outcome.lengths.tolist() == [6]
+    np.testing.assert_allclose(outcome.returns, [-1.0 - (20 - 6) * 2 / 5])
+
+
 def test_as_many_episodes_as_it_takes_to_tell_candidates_apart() -> None:
     rng = np.random.default_rng(0)
     candidates, seeds, noise = (

@@ -72,7 +72,7 @@ def load_vision(path: Path) -> ConvVAE:
 
 def save_memory(path: Path, memory: MDNRNN) -> None:
     """Write M with the sizes needed to build it again."""
-    names = ("latent_size", "action_size", "hidden_size", "mixtures")
+    names = ("latent_size", "action_size", "hidden_size", "mixtures", "shared", "sampled")
     sizes = {name: getattr(memory, name) for name in names}
     weights.save(path, {"sizes": sizes, "module": memory.state_dict()})
 

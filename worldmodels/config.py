@@ -148,6 +148,7 @@ class VAEConfig:
     epochs: int = 10
     batch_size: int = 100
     learning_rate: float = 1e-4
+    final_learning_rate: float = 1e-4  # reached by exponential decay; equal is constant
     kl_tolerance: float = 0.5  # free nats per latent dimension, applied to their sum
     validation_fraction: float = 0.05
 
@@ -158,6 +159,8 @@ class RNNConfig:
 
     hidden_size: int = 256
     mixtures: int = 5
+    shared_mixture: bool = False  # all dimensions of z share one mixture, instead of one for each
+    latent: LatentChoice = LatentChoice.sampled  # what it learns to predict
     epochs: int = 40
     batch_size: int = 100  # episodes side by side
     sequence_length: int = 0  # steps of back-propagation; 0 is whole episodes

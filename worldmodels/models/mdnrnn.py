@@ -25,24 +25,31 @@ class State(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """An independent Gaussian mixture for each latent dimension; each (..., latent, mixtures)."""
+    """Gaussian mixtures of a latent vector whose dimensions are independent within a component.
 
-    logits: Tensor
-    mean: Tensor
-    log_std: Tensor
+    Either each dimension has a mixture of its own (the paper's code), or all of them share one,
+    whose component is drawn once for the vector: ``groups`` is latent or 1.
+    """
+
+    logits: Tensor  # (..., groups, mixtures)
+    mean: Tensor  # (..., latent, mixtures)
+    log_std: Tensor  # (..., latent, mixtures)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of `value` (..., latent) by dimension, computed in log space throughout."""
+        """Log density (...) of `value` (..., latent), computed in log space throughout."""
         standard = (value.unsqueeze(-1) - self.mean) * torch.exp(-self.log_std)
         component = -0.5 * standard.square() - self.log_std - 0.5 * math.log(2 * math.pi)
-        return torch.logsumexp(F.log_softmax(self.logits, dim=-1) + component, dim=-1)
+        parts = (*self.logits.shape[:-1], -1, self.logits.shape[-1])
+        groups = component.reshape(parts).sum(dim=-2)  # (..., groups, mixtures)
+        weighted = F.log_softmax(self.logits, dim=-1) + groups
+        return torch.logsumexp(weighted, dim=-1).sum(dim=-1)
 
     def sample(self, uniform: Tensor, normal: Tensor, temperature: float) -> Tensor:
         """A draw at `temperature`: logits / temperature, deviation * sqrt(temperature).
 
         Args:
             uniform: in [0, 1), (..., latent), picks the component by the inverse of its
-                cumulative distribution.
+                cumulative distribution; a shared one by the first of them.
             normal: standard normal, (..., latent).
 
         Returns:
@@ -50,15 +57,18 @@ class Mixture(NamedTuple):
         """
         cumulative = torch.softmax(self.logits / temperature, dim=-1).cumsum(dim=-1)
         # The last bound is 1 up to rounding: comparing with all but it keeps the index in range.
-        component = (uniform.unsqueeze(-1) >= cumulative[..., :-1]).sum(dim=-1, keepdim=True)
-        mean = self.mean.gather(-1, component).squeeze(-1)
-        std = self.log_std.gather(-1, component).squeeze(-1).exp()
-        return mean + std * math.sqrt(temperature) * normal
+        groups = uniform[..., : self.logits.shape[-2]].unsqueeze(-1)  # (..., groups, 1)
+        component = (groups >= cumulative[..., :-1]).sum(dim=-1, keepdim=True)
+        std = self._of(self.log_std, component).exp()
+        return self._of(self.mean, component) + std * math.sqrt(temperature) * normal
 
     def mode(self) -> Tensor:
-        """The mean of each dimension's likeliest component: (..., latent)."""
-        likeliest = self.logits.argmax(dim=-1, keepdim=True)
-        return self.mean.gather(-1, likeliest).squeeze(-1)
+        """The mean of the likeliest component, in each dimension: (..., latent)."""
+        return self._of(self.mean, self.logits.argmax(dim=-1, keepdim=True))
+
+    def _of(self, values: Tensor, component: Tensor) -> Tensor:
+        """`values` of the chosen component (..., groups, 1): (..., latent)."""
+        return values.gather(-1, component.expand(*values.shape[:-1], 1)).squeeze(-1)
 
 
 class Prediction(NamedTuple):
@@ -89,6 +99,8 @@ class MDNRNN(nn.Module):
         action_size: dimensions of an action.
         hidden_size: of the LSTM (256 for CarRacing, 512 for Doom).
         mixtures: Gaussians for each latent dimension (5); 1 is the single-Gaussian baseline.
+        shared: the dimensions share one mixture, see `Mixture`.
+        sampled: it is trained on draws of z from the posterior (the paper's code), not its means.
         reward_weight: of the squared reward error in the loss.
         termination_weight: of the termination's cross entropy in the loss.
     """
@@ -99,6 +111,8 @@ class MDNRNN(nn.Module):
         action_size: int,
         hidden_size: int = 256,
         mixtures: int = 5,
+        shared: bool = False,
+        sampled: bool = True,
         reward_weight: float = 0.1,
         termination_weight: float = 1.0,
     ) -> None:
@@ -107,10 +121,13 @@ class MDNRNN(nn.Module):
         self.action_size = action_size
         self.hidden_size = hidden_size
         self.mixtures = mixtures
+        self.shared = shared
+        self.sampled = sampled
         self.reward_weight = reward_weight
         self.termination_weight = termination_weight
         self.lstm = nn.LSTM(latent_size + action_size, hidden_size, batch_first=True)
-        self.head = nn.Linear(hidden_size, 3 * latent_size * mixtures + 2)
+        self._groups = 1 if shared else latent_size
+        self.head = nn.Linear(hidden_size, (self._groups + 2 * latent_size) * mixtures + 2)
         self._spread_means()
 
     def _spread_means(self) -> None:
@@ -121,9 +138,9 @@ class MDNRNN(nn.Module):
         against 0.9167 as PyTorch initialises. At 3e-3: 0.9064, and 0.9076 with one Gaussian.
         """
         with torch.no_grad():
-            bias = self.head.bias[:-2].view(3, self.latent_size, self.mixtures)
+            bias = self.head.bias[:-2].view(-1, self.mixtures)
             if self.mixtures > 1:
-                bias[1] = torch.linspace(-1.0, 1.0, self.mixtures)
+                bias[self._groups : -self.latent_size] = torch.linspace(-1.0, 1.0, self.mixtures)
 
     def initial(self, lanes: int, device: torch.device | None = None) -> State:
         """The zero state that every episode starts from."""
@@ -144,10 +161,11 @@ class MDNRNN(nn.Module):
         """The prediction from hidden states (..., hidden)."""
         output = self.head(h)
         mixture, reward, termination = output.split([output.shape[-1] - 2, 1, 1], dim=-1)
-        mixture = mixture.unflatten(-1, (3, self.latent_size, self.mixtures))
-        logits, mean, log_std = mixture.unbind(dim=-3)  # (..., latent, mixtures) each
+        mixture = mixture.unflatten(-1, (-1, self.mixtures))
+        mean = mixture[..., self._groups : -self.latent_size, :]
+        log_std = mixture[..., -self.latent_size :, :]
         log_std = log_std.clamp(-MAX_LOG_STD, MAX_LOG_STD)
-        latent = Mixture(logits, mean, log_std)
+        latent = Mixture(mixture[..., : self._groups, :], mean, log_std)
         return Prediction(latent, reward.squeeze(-1), termination.squeeze(-1))
 
     def forward(self, latents: Tensor, actions: Tensor, state: State) -> tuple[Prediction, State]:
@@ -159,7 +177,8 @@ class MDNRNN(nn.Module):
     def loss(self, batch: Sequences, state: State) -> tuple[Tensor, dict[str, Tensor], State]:
         """Negative log-likelihood of the next latents, reward error and termination error.
 
-        z is drawn anew from its posterior each time, so that the RNN never sees a fixed sample.
+        Unless it is trained on means, z is drawn anew from its posterior each time, so that the
+        RNN never sees a fixed sample.
 
         Args:
             batch: windows; rows that begin an episode start from the zero state.
@@ -169,13 +188,15 @@ class MDNRNN(nn.Module):
             the loss; logs ``nll`` (nats per latent dimension and transition), ``reward_mse``,
             ``termination_bce``; and the state to carry, cut from the graph.
         """
-        latents = batch.mean + torch.exp(0.5 * batch.logvar) * torch.randn_like(batch.mean)
+        latents = batch.mean
+        if self.sampled:
+            latents = latents + torch.exp(0.5 * batch.logvar) * torch.randn_like(latents)
         keep = (~batch.starts).unsqueeze(-1).to(state.h.dtype)
         state = State(state.h * keep, state.c * keep)
         prediction, state = self(latents[:, :-1], batch.actions, state)
         weight = batch.mask.float() / batch.mask.sum().clamp(min=1)
         mixture = Mixture(*(part.float() for part in prediction.latent))
-        nll = -(mixture.log_prob(latents[:, 1:]).mean(dim=-1) * weight).sum()
+        nll = -(mixture.log_prob(latents[:, 1:]) / self.latent_size * weight).sum()
         reward_error = (prediction.reward.float() - batch.rewards).square()
         reward_mse = (reward_error * weight).sum()
         termination_error = F.binary_cross_entropy_with_logits(

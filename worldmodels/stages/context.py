@@ -182,6 +182,7 @@ class Context:
             first_latents=first_latents,
             temperature=self.config.controller.temperature,
             use_hidden=wiring.use_hidden,
+            sampled=wiring.sampled,
             hidden_after=wiring.hidden_after,
             device=str(self.device),
         )

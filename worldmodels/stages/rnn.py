@@ -11,6 +11,7 @@ import torch
 from worldmodels import weights
 from worldmodels.agent import load_vision, save_memory
 from worldmodels.artifacts import StageFolder, fingerprint_arrays
+from worldmodels.config import LatentChoice
 from worldmodels.data.latents import LatentSet
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.stages.context import Context
@@ -41,7 +42,7 @@ def _learn(context: Context, folder: StageFolder, inputs: dict[str, str]) -> Non
         path = folder.path / "single_gaussian"
         _, single = _train(context, folder, path, latents, split, 1)
         table["single_gaussian"] = single.validation["nll"]
-        table["copy_last"] = copy_baseline_nll(latents, *split)
+        table["copy_last"] = copy_baseline_nll(latents, *split, model.sampled)
     save_memory(folder.path / "rnn.safetensors", model)
     mean, logvar = latents.first_latents()
     first = {"mean": torch.from_numpy(mean), "logvar": torch.from_numpy(logvar)}
@@ -84,6 +85,8 @@ def _train(
         latents.action_size,
         config.hidden_size,
         mixtures,
+        config.shared_mixture,
+        config.latent is LatentChoice.sampled,
         config.reward_weight,
         config.termination_weight,
     )

@@ -35,7 +35,7 @@ def _train(context: Context, folder: StageFolder) -> None:
     options = FitOptions(
         epochs=config.epochs,
         learning_rate=config.learning_rate,
-        final_learning_rate=config.learning_rate,
+        final_learning_rate=config.final_learning_rate,
         gradient_clip=None,
         seed=context.config.seed,
         checkpoint_seconds=trainer.checkpoint_seconds,

@@ -33,6 +33,7 @@ class DreamWorld:
         temperature: of the mixture (paper, section 4): higher is less certain, and harder to
             exploit.
         use_hidden: the controller sees M's hidden state beside z.
+        sampled: first latents are drawn from their posteriors; as in `Perception`.
         hidden_after: as in `Perception`.
         device: of M and the lanes.
     """
@@ -43,12 +44,13 @@ class DreamWorld:
         first: FirstLatents,
         temperature: float,
         use_hidden: bool = True,
+        sampled: bool = True,
         hidden_after: bool = False,
         device: torch.device = torch.device("cpu"),  # noqa: B008  (immutable)
     ) -> None:
         self._memory = memory.to(device).eval()
         self._first_mean = torch.from_numpy(first.mean).to(device)
-        self._first_std = torch.from_numpy(np.exp(0.5 * first.logvar)).to(device)
+        self._first_std = torch.from_numpy(sampled * np.exp(0.5 * first.logvar)).to(device)
         self._temperature = temperature
         self._use_hidden, self._hidden_after = use_hidden, hidden_after
         self.device = device

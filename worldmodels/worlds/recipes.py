@@ -66,6 +66,7 @@ class DreamRecipe:
         first_latents: file with the posteriors of first frames.
         temperature: of the mixture.
         use_hidden: features hold M's hidden state.
+        sampled: first latents are drawn from their posteriors.
         hidden_after: see `Perception`.
         device: of M and the lanes.
     """
@@ -74,6 +75,7 @@ class DreamRecipe:
     first_latents: Path
     temperature: float
     use_hidden: bool = True
+    sampled: bool = True
     hidden_after: bool = False
     device: str = "cpu"
 
@@ -85,6 +87,7 @@ class DreamRecipe:
             FirstLatents(np.asarray(first["mean"]), np.asarray(first["logvar"])),
             self.temperature,
             self.use_hidden,
+            self.sampled,
             self.hidden_after,
             torch.device(self.device),
         )

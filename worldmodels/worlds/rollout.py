@@ -65,8 +65,8 @@ def rollout(
     Args:
         heartbeat: called each step with the number of lane steps it took.
         patience: steps without a new highest return after which a lane is taken to be stuck: it
-            ends, truncated, and its last reward is counted for each step that was left. None lets
-            every lane play on, as whoever judges must.
+            ends, truncated, and goes on falling for the steps that were left as it fell since
+            then. None lets every lane play on, as whoever judges must.
 
     Returns:
         the outcome in the order of the seeds.
@@ -91,7 +91,8 @@ def rollout(
             risen = lanes[returns[lanes] > highest[lanes]]
             highest[risen], reached[risen] = returns[risen], time
             stuck = (time - reached[lanes] >= patience) & ~step.terminated & ~step.truncated
-            returns[lanes[stuck]] += step.reward[stuck] * (max_steps - 1 - time)
+            fallen = (returns - highest)[lanes[stuck]] / (time - reached[lanes[stuck]])
+            returns[lanes[stuck]] += fallen * (max_steps - 1 - time)
             step = step._replace(truncated=step.truncated | stuck)
         if recorder is not None:
             recorder.record(lanes, actions, step, world)
