@@ -136,7 +136,7 @@ class RolloutsConfig:
     episodes: int = 10_000
     max_steps: int = 1000  # an episode's share of steps; shorter sees more tracks for the same cost
     policy: ActionSource = ActionSource.brownian
-    noise: float = 0.0  # standard deviation added to a controller's squashed actions
+    noise: float = 0.0  # standard deviation added to a controller's parameters, anew an episode
     on_corrupt: OnCorrupt = OnCorrupt.refuse
 
 
@@ -210,7 +210,7 @@ class IterateConfig:
     """The loop of the paper's section 5."""
 
     rounds: int = 2
-    noise: float = 0.1  # on the actions of the controller that collects from round two on
+    noise: float = 0.1  # on the parameters of the controller that collects from round two on
 
 
 @dataclass

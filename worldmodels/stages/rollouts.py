@@ -88,14 +88,13 @@ def _collect(
 def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
     """Who drives, in what world, and the fingerprints of what that was made from."""
     config = context.config.rollouts
-    box = context.action_box()
     if config.policy is not ActionSource.controller:
         world = context.real(None, None, None, context.wiring())
-        return RandomDriver(config.policy.name, box), world, {}
+        return RandomDriver(config.policy.name, context.action_box()), world, {}
     folder, inputs = _agent_folder(context)
     wiring = load_agent(folder).wiring
     world = context.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", wiring)
-    return NoisyAgent(folder, config.noise, box), world, inputs
+    return NoisyAgent(folder, config.noise), world, inputs
 
 
 def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:

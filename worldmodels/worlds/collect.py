@@ -18,7 +18,7 @@ from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome, Policy, PopulationPolicy, rollout
 from worldmodels.worlds.world import Step, World
 
-ACTION_STREAM = 4
+PARAMETER_STREAM = 4
 
 
 @dataclass(frozen=True)
@@ -46,23 +46,27 @@ class RandomDriver:
 
 @dataclass(frozen=True)
 class NoisyAgent:
-    """A trained controller, with normal noise on its actions, clipped to the box."""
+    """A trained controller, in each episode another: with normal noise on its parameters.
+
+    Noise on actions would brake: they are bounded below by 0, so that a car which does not brake
+    brakes half of the time (measured: an agent of 797 points drove 2 with a deviation of 0.3).
+    Noise on parameters drives differently all through an episode, and each time as a driver would
+    (Plappert et al. 2018).
+    """
 
     folder: Path
     noise: float
-    box: ActionBox
 
     def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
         """A policy for one lane a seed."""
         agent = load_agent(self.folder)
-        acting = PopulationPolicy(
-            agent.parameters[None],
-            len(seeds),
-            world.feature_size,
-            agent.wiring.head,
-            world.device,
+        drawn = LaneNoise(seeds, PARAMETER_STREAM, torch.device("cpu")).normal(
+            0, agent.parameters.size
         )
-        return _Noisy(acting, self, seeds, world.device)
+        candidates = agent.parameters + self.noise * drawn.numpy()
+        return PopulationPolicy(
+            candidates.astype(np.float32), 1, world.feature_size, agent.wiring.head, world.device
+        )
 
 
 Driver = RandomDriver | NoisyAgent
@@ -79,31 +83,6 @@ class _Blind:
 
     def keep(self, mask: np.ndarray) -> None:
         self._actions.keep(mask)
-
-
-class _Noisy:
-    def __init__(
-        self,
-        acting: PopulationPolicy,
-        agent: NoisyAgent,
-        seeds: tuple[int, ...],
-        device: torch.device,
-    ) -> None:
-        self._acting, self._scale = acting, agent.noise
-        self._noise = LaneNoise(seeds, ACTION_STREAM, device)
-        self._low = torch.tensor(agent.box.low, device=device)
-        self._high = torch.tensor(agent.box.high, device=device)
-        self._time = 0
-
-    def act(self, features: Tensor) -> Tensor:
-        actions = self._acting.act(features)
-        noise = self._noise.normal(self._time, actions.shape[1])
-        self._time += 1
-        return (actions + self._scale * noise).clamp(self._low, self._high)
-
-    def keep(self, mask: np.ndarray) -> None:
-        self._acting.keep(mask)
-        self._noise.keep(torch.from_numpy(mask).to(self._low.device))
 
 
 class EpisodeRecorder:
