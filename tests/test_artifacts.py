@@ -92,7 +92,8 @@ def test_what_may_grow_reopens_the_stage_and_may_not_shrink(tmp_path: Path) -> N
     run = Run(tmp_path / "run")
     finished(run, "rollouts", episodes=8)
     assert not run.begin("rollouts", {"episodes": 16}, {}, growable=("episodes",)).complete
-    with pytest.raises(ArtifactError, match="episodes=16, now 4"):
+    assert not run.begin("rollouts", {"episodes": None}, {}, growable=("episodes",)).complete
+    with pytest.raises(ArtifactError, match="episodes=None, now 4"):
         run.begin("rollouts", {"episodes": 4}, {}, growable=("episodes",))
 
 

@@ -236,6 +236,10 @@ class Run:
         """Where this run's own artifact of `stage` lies or will lie."""
         return self.root / stage
 
+    def within(self, name: str) -> Run:
+        """A run that belongs to this one, in a folder of its own below it."""
+        return Run(self.root / name, None if self.base is None else self.base.within(name))
+
     def locate(self, stage: str) -> Path:
         """The folder of the finished artifact of `stage`, in this run or its base.
 
@@ -281,7 +285,8 @@ class Run:
         Args:
             config: flat ``key -> value`` of everything that determines the artifact's content.
             inputs: ``stage -> fingerprint`` of what it is made from.
-            growable: keys that may be raised on an artifact that exists (more of the same).
+            growable: keys that may be raised on an artifact that exists (more of the same), None
+                being more than any number.
             fresh: delete what is there and start over.
 
         Raises:
@@ -330,5 +335,6 @@ class Run:
                 )
         for key in sorted(set(old["config"]) | set(new["config"])):
             before, now = old["config"].get(key), new["config"].get(key)
-            if before != now and not (key in growable and now > before):
+            grown = key in growable and before is not None and (now is None or now > before)
+            if before != now and not grown:
                 raise ArtifactError(f"{folder} was made with {key}={before}, now {now}: {mend}")

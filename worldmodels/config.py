@@ -6,16 +6,19 @@ type is refused by name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 
 class Stage(Enum):
     """What one command does."""
 
+    scout = "scout"
     rollouts = "rollouts"
     vae = "vae"
     rnn = "rnn"
@@ -183,6 +186,7 @@ class ControllerConfig:
     first_episodes: int | None = None  # begin with so few, more as candidates come close
     patience: int | None = None  # steps without a new highest return that end a training episode
     generations: int = 1800
+    budget: int | None = None  # steps played in training after which no generation begins
     sigma: float = 0.1
     diagonal: bool = False  # a variance for each parameter instead of a covariance matrix
     max_steps: int = 1000
@@ -200,6 +204,7 @@ class ControllerConfig:
 class EvaluateConfig:
     """The judge: Gymnasium's own environment, on seeds that anyone can repeat."""
 
+    engine: Engine = Engine.gymnasium  # another is sooner done, and the report says so
     episodes: int = 100
     first_seed: int = 0
     video: bool = True
@@ -253,6 +258,7 @@ class Config:
     model: str | None = None  # folder of a trained agent for evaluate
     fresh: bool = False  # delete what the stage made before
     debug: bool = False  # show tracebacks
+    scout: dict[str, Any] = field(default_factory=dict)  # where a run before differs; empty is none
     env: EnvConfig = field(default_factory=EnvConfig)
     rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
     vae: VAEConfig = field(default_factory=VAEConfig)
@@ -268,6 +274,13 @@ class Config:
 def register() -> None:
     """Make the schema known to Hydra as ``schema``."""
     ConfigStore.instance().store(name="schema", node=Config)
+
+
+def changed(config: Config, overrides: Mapping[str, Any]) -> Config:
+    """`config` with other values, as nested mappings; raises OmegaConf's errors, naming the key."""
+    merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(config), dict(overrides)))
+    assert isinstance(merged, Config)
+    return merged
 
 
 def flat(**groups: Any) -> dict[str, Any]:

@@ -130,7 +130,9 @@ def _scores(folder: Path, manifest: dict[str, Any]) -> str:
     records = read_json(folder / "scores.json")
     scores = [Score.from_record(name, record) for name, record in records.items()]
     env = manifest["config"]["env.id"]
-    text = f"<p>Played in Gymnasium's own {html.escape(env)}.</p>"
+    engine = manifest["config"]["env.engine"]
+    judge = "Gymnasium's own" if engine == "gymnasium" else f"the {html.escape(engine)} engine's"
+    text = f"<p>Played in {judge} {html.escape(env)}.</p>"
     text += _table(score_rows(scores, PAPER_ROWS.get(env, [])), HEADER)
     film = folder / "median.mp4"
     if film.exists():

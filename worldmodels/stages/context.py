@@ -44,13 +44,24 @@ class Context:
     Args:
         config: the whole configuration.
         run: the artifacts of this run.
-        earlier: runs whose rollouts are trained on as well, and whose last controller collects:
-            the rounds before this one.
+        earlier: the rounds before this one: their episodes are trained on as well, the last one's
+            controller collects, and its V, M and C are where learning goes on from.
     """
 
     config: Config
     run: Run
     earlier: tuple[Run, ...] = ()
+
+    @property
+    def scout(self) -> Run | None:
+        """The shorter run before this one, whose controller collects and whose episodes are trained
+        on as well; None where the configuration has none."""
+        return self.run.within("scout") if self.config.scout else None
+
+    @property
+    def collectors(self) -> tuple[Run, ...]:
+        """The runs before this one whose episodes are trained on; the last one's agent collects."""
+        return self.earlier if self.scout is None else (self.scout, *self.earlier)
 
     def begin(
         self, stage: str, inputs: dict[str, str], growable: tuple[str, ...], **groups: object
@@ -200,11 +211,11 @@ class Context:
 
     def rollout_folders(self) -> list[Path]:
         """Where the episodes are: of this run and of the rounds before it."""
-        return [run.locate("rollouts") for run in (*self.earlier, self.run)]
+        return [run.locate("rollouts") for run in (*self.collectors, self.run)]
 
     def rollout_fingerprints(self) -> dict[str, str]:
         """The fingerprints of the episodes that are trained on."""
-        runs = (*self.earlier, self.run)
+        runs = (*self.collectors, self.run)
         names = [f"rollouts-{number}" for number in range(1, len(runs))] + ["rollouts"]
         return {name: run.fingerprint("rollouts") for name, run in zip(names, runs, strict=True)}
 

@@ -35,7 +35,7 @@ def run(context: Context) -> None:
     inputs = {name: context.run.fingerprint(name) for name in ("vae", "rnn")}
     inputs |= context.initial_fingerprint("controller")
     world = context.env_content(context.env_spec()) if real else {}
-    growable = ("controller.generations",)
+    growable = ("controller.generations", "controller.budget")
     with context.begin("controller", inputs, growable, controller=config, **world) as folder:
         if not folder.complete:
             _evolve(context, folder)
@@ -63,11 +63,16 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     folder.finish(
         fingerprint_arrays({"controller": parameters}),
         {"steps/s": evolution.throughput},
-        {"selection_mean": score, "world": config.world.name, "steps": evolution.steps},
+        {
+            "selection_mean": score,
+            "world": config.world.name,
+            "generations": evolution.search.generation,
+            "steps": evolution.steps,
+        },
     )
     say(
-        f"controller: {config.generations} generations in the {config.world.name} world, mean"
-        f" {score:.1f} on selection seeds ({evolution.throughput:,.0f} steps/s)"
+        f"controller: {evolution.search.generation} generations in the {config.world.name} world,"
+        f" mean {score:.1f} on selection seeds ({evolution.throughput:,.0f} steps/s)"
     )
 
 
@@ -119,10 +124,17 @@ class _Evolution:
                 self.search.tell(scores)
                 self._select_if_due(pool, tracker, candidates, scores, selected)
                 progress.advance()
-            while self.search.generation < config.generations:
+            while not self._over:
                 candidates, scores = self._generation(pool, tracker)
                 self._select_if_due(pool, tracker, candidates, scores, selected)
                 progress.advance()
+
+    @property
+    def _over(self) -> bool:
+        """Whether the last generation, or the one that used up the budget, has been played."""
+        config = self.config
+        spent = config.budget is not None and self.steps >= config.budget
+        return spent or self.search.generation >= config.generations
 
     def choose(self) -> tuple[np.ndarray, float]:
         """The parameters with the best mean on the selection seeds, and that mean."""
@@ -187,8 +199,8 @@ class _Evolution:
         """Play the mean and the generation's best on the selection seeds, and log the better."""
         number = self.search.generation - 1
         config = self.config
-        last = number + 1 == config.generations
-        if number in selected or not (last or (number + 1) % config.select_every == 0):
+        due = self._over or (number + 1) % config.select_every == 0
+        if number in selected or not due:
             return
         finalists = np.stack([self.search.mean, candidates[int(fitness_told.argmax())]])
         drawn = seeds.draw(

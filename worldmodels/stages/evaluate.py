@@ -23,8 +23,8 @@ from worldmodels.worlds.collect import DriveBlind, RandomDriver
 from worldmodels.worlds.recipes import RealRecipe
 from worldmodels.worlds.rollout import Outcome
 
-LANES = 4
-"""Episodes in a packet: few, since the judge's simulator and not the models takes the time."""
+FEW_LANES = 4
+"""Episodes in a packet where Gymnasium's simulator and not the models takes the time."""
 
 
 def run(context: Context) -> None:
@@ -32,7 +32,7 @@ def run(context: Context) -> None:
     config = context.config.evaluate
     agent_folder, inputs = context.agent()
     agent = load_agent(agent_folder)
-    spec = context.env_spec(Engine.gymnasium)
+    spec = context.env_spec(config.engine)
     if agent.wiring.env_id != spec.id:
         say(f"evaluate: note that the agent was trained for {agent.wiring.env_id}")
     content = context.env_content(spec)
@@ -42,20 +42,22 @@ def run(context: Context) -> None:
 
 
 def _judge(context: Context, folder: StageFolder, agent_folder: Path, agent: Agent) -> None:
-    config, spec = context.config.evaluate, context.env_spec(Engine.gymnasium)
+    config = context.config.evaluate
+    spec = context.env_spec(config.engine)
+    lanes = FEW_LANES if spec.engine == Engine.gymnasium.name else context.config.env.lanes
     drawn = seeds.evaluation(config.first_seed, config.episodes)
     judge = context.real(
-        Engine.gymnasium,
+        config.engine,
         agent_folder / "vae.safetensors",
         agent_folder / "rnn.safetensors",
         agent.wiring,
     )
-    work = packets(agent.parameters[None], drawn, LANES, spec.max_steps, agent.wiring)
+    work = packets(agent.parameters[None], drawn, lanes, spec.max_steps, agent.wiring)
     played = _play(context, "agent", judge, work)
     driver = RandomDriver("uniform", context.action_box())
-    parts = [tuple(drawn[i : i + LANES]) for i in range(0, len(drawn), LANES)]
+    parts = [tuple(drawn[i : i + lanes]) for i in range(0, len(drawn), lanes)]
     blind = [DriveBlind(part, spec.max_steps, driver) for part in parts]
-    nobody = context.real(Engine.gymnasium, None, None, agent.wiring)
+    nobody = context.real(config.engine, None, None, agent.wiring)
     random = _play(context, "random policy", nobody, blind)
     scores = [
         summarise("agent", played.outcome.returns, drawn),
@@ -107,7 +109,8 @@ def _film(
 ) -> None:
     """Play the median episode once more, in the same packet, and write it as a video."""
     median = int(np.argsort(returns)[(len(returns) - 1) // 2])
-    packet, lane = work[median // LANES], median % LANES
+    first = len(work[0].seeds)
+    packet, lane = work[median // first], median % first
     world = judge.build()
     with Progress("filming", packet.max_steps) as progress:
         film = EpisodeFilm(lane, agent.vision, agent.memory)

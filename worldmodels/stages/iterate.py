@@ -1,8 +1,8 @@
 """Stage ``iterate``: collect with what was learned, learn again (paper, section 5).
 
-Round one is the ordinary chain. Each later round collects with the controller of the round before,
-with noise on its actions, and trains on the episodes of all rounds; V, M and C go on from the
-weights of the round before.
+Round one is the ordinary chain, or the scout of a configuration that has one. Each later round
+collects with the controller of the round before, with noise on its parameters, and trains on the
+episodes of all rounds; V, M and C go on from the weights of the round before.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from worldmodels.artifacts import Run, read_json
-from worldmodels.config import ActionSource
+from worldmodels.config import ActionSource, changed
 from worldmodels.reporting.scores import PAPER_ROWS, Score, score_table
 from worldmodels.stages import controller, evaluate, report, rnn, rollouts, vae
 from worldmodels.stages.context import Context
@@ -22,7 +22,8 @@ def run(context: Context) -> None:
     earlier: tuple[Run, ...] = ()
     config = context.config
     for number in range(1, config.iterate.rounds + 1):
-        rounds = replace(config)
+        rounds = changed(config, {} if earlier else config.scout)
+        rounds.scout = {}
         if earlier:
             rounds.rollouts = replace(
                 config.rollouts, policy=ActionSource.controller, noise=config.iterate.noise

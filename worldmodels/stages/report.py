@@ -17,6 +17,8 @@ STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 def run(context: Context) -> None:
     """Write ``index.html`` from the manifests, metrics and pictures of the finished stages."""
     finished = {stage: context.run.locate(stage) for stage in STAGES if context.run.has(stage)}
+    if (scout := context.scout) is not None:
+        finished |= {f"scout/{s}": scout.locate(s) for s in STAGES if scout.has(s)}
     with context.run.begin("report", {}, {}, fresh=True) as folder:
         strip = _strip(context, finished) if finished.keys() >= {"rollouts", "vae", "rnn"} else None
         path = folder.path / "index.html"

@@ -10,7 +10,7 @@ from worldmodels.agent import load_agent
 from worldmodels.artifacts import StageFolder
 from worldmodels.config import ActionSource
 from worldmodels.data.episodes import EpisodeSet, Shard
-from worldmodels.errors import ConfigError, DataError
+from worldmodels.errors import ArtifactError, ConfigError, DataError
 from worldmodels.reporting.pictures import contact_sheet, save_picture
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, say
@@ -27,7 +27,10 @@ def run(context: Context) -> None:
     with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:
         lanes = context.config.env.lanes
         drawn = seeds.draw(
-            seeds.Purpose.ROLLOUTS, context.config.seed, len(context.earlier), count=config.episodes
+            seeds.Purpose.ROLLOUTS,
+            context.config.seed,
+            len(context.collectors),
+            count=config.episodes,
         )
         parts = [tuple(drawn[start : start + lanes]) for start in range(0, len(drawn), lanes)]
         paths = [folder.path / f"shard-{number:05d}.h5" for number in range(len(parts))]
@@ -98,9 +101,15 @@ def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
 
 
 def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
-    """The trained agent that collects: of the round before, or of ``model=``."""
-    if context.earlier:
-        last = context.earlier[-1]
+    """The trained agent that collects: of the run before, or of ``model=``."""
+    scout = context.scout
+    if scout is not None and not scout.has("controller"):
+        raise ArtifactError(
+            f"{scout.root} has no driver yet: first run python -m worldmodels stage=scout"
+            f" run={context.run.root.name}"
+        )
+    if context.collectors:
+        last = context.collectors[-1]
         return last.locate("controller") / "agent", {"controller": last.fingerprint("controller")}
     if context.config.model is None:
         raise ConfigError("rollouts.policy=controller needs model=<folder of a trained agent>")
