@@ -1,5 +1,6 @@
 """The training loop on real data."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,11 +45,17 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> EpisodeSet:
     return EpisodeSet.open([folder])
 
 
-def train(episodes: EpisodeSet, model: ConvVAE, precision: str, folder: Path) -> FitResult:
+def train(
+    episodes: EpisodeSet,
+    model: ConvVAE,
+    precision: str,
+    folder: Path,
+    options: FitOptions = OPTIONS,
+) -> FitResult:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
     task = VisionTask(model, episodes, episodes.split(0.25, 1), 5, 1, fabric)
     with Tracker(folder / "metrics.csv") as tracker:
-        return fit(task, folder, OPTIONS, fabric, tracker)
+        return fit(task, folder, options, fabric, tracker)
 
 
 @pytest.mark.parametrize(
@@ -63,3 +70,12 @@ def test_the_chosen_precision_reaches_the_layers(
     assert seen == {dtype}
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert result.throughput > 0
+
+
+def test_no_epochs_leave_the_model_as_it_was_made(episodes: EpisodeSet, tmp_path: Path) -> None:
+    model = ConvVAE(4)
+    made = {name: value.clone() for name, value in model.state_dict().items()}
+    result = train(episodes, model, "32-true", tmp_path, replace(OPTIONS, epochs=0))
+    torch.testing.assert_close(dict(model.state_dict()), made, rtol=0, atol=0)
+    assert result.validation["loss"] > 0
+    assert result.throughput == 0

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from worldmodels import seeds
 from worldmodels.agent import load_agent, load_memory, load_vision, save_agent
@@ -58,8 +59,9 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     evolution = _Evolution(context, folder)
     evolution.run()
     parameters, score = evolution.choose()
-    agent = folder.path / "agent"
-    save_agent(agent, evolution.vision, evolution.memory, parameters, evolution.wiring)
+    # V is kept in the numbers it was used in: half the size where they are bfloat16.
+    vision = evolution.vision.to(torch.bfloat16) if context.bfloat16 else evolution.vision
+    save_agent(folder.path / "agent", vision, evolution.memory, parameters, evolution.wiring)
     folder.finish(
         fingerprint_arrays({"controller": parameters}),
         {"steps/s": evolution.throughput},

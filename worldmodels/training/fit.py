@@ -120,6 +120,8 @@ class _Loop:
                 self._validate()
                 self.epoch, self.batch, self.carry = self.epoch + 1, 0, None
                 self._save()
+        if self.options.epochs == 0:  # an untrained model, to compare with
+            self._validate()
         best = weights.load(self.folder / "best.safetensors")
         self.task.module.load_state_dict(best["module"])
         return FitResult(self.best, self.trained / max(self.seconds, 1e-9))
