@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: run test test-slow bench parity speed lint format clean
+.PHONY: run test test-slow bench parity speed study lint format clean
 
 # The whole pipeline on real CarRacing, in minutes.
 run: $(VENV)/.run
@@ -28,6 +28,10 @@ parity: $(VENV)/.dev
 
 speed: $(VENV)/.dev
 	$(BIN)/python benchmarks/carracing_speed.py
+
+# The variants in docs/results.md, on the V and M of run=laptop: a day.
+study: $(VENV)/.dev
+	$(BIN)/python benchmarks/carracing_study.py
 
 # Every part beside the plain loops that most reimplementations have: minutes.
 bench: $(VENV)/.dev
