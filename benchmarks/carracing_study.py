@@ -14,13 +14,13 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worldmodels.artifacts import JsonLines, provenance, read_json, write_json
-from worldmodels.tracking import read_metrics, say
+from worldmodels.artifacts import provenance, read_json, write_json
+from worldmodels.reporting.curve import learning_curve
+from worldmodels.tracking import say
 
 BUDGET = 4_000_000
 """Steps of a search in the game: a tenth of the laptop preset's."""
@@ -36,12 +36,14 @@ class Row:
     Args:
         group: its table.
         name: of its runs, with the seed after it.
+        what: the row's first cell.
         overrides: what differs from ``preset=laptop``.
         seeds: of its runs.
     """
 
     group: str
     name: str
+    what: str
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = SEEDS
 
@@ -68,38 +70,43 @@ class Row:
 
 def rows() -> list[Row]:
     """All tables, in the order of their worth."""
+    z, one = "controller.features=z", (1,)
     dream = ("controller.world=dream", "controller.latent=sampled")
-    table = [
-        Row("ablation", "full"),
-        Row("ablation", "vision", ("controller.features=z",)),
-        Row("ablation", "vision-hidden", ("controller.features=z", "controller.hidden_units=40")),
-        Row("ablation", "untrained-memory", ("rnn.epochs=0",)),
-    ]
-    table += [
-        Row("dream", f"temperature-{t}", (*dream, f"controller.temperature={t}"), (1,))
-        for t in (0.1, 0.5, 1.0, 1.15, 1.3)
-    ]
     means = ("controller.world=dream", "rnn.latent=mean", "controller.temperature=1.0")
-    table += [Row("dream", "means-1.0", means, (1,))]
-    table += [
-        Row("memory", "sampled", ("controller.latent=sampled",), (1,)),
-        Row("memory", "shared-mixture", ("rnn.shared_mixture=true",), (1,)),
-        Row("memory", "means", ("rnn.latent=mean",), (1,)),
-        Row("memory", "one-gaussian", ("rnn.mixtures=1",), (1,)),
-        Row("memory", "length-25", ("rnn.sequence_length=25", "rnn.batch_size=64"), (1,)),
-        Row("memory", "length-400", ("rnn.sequence_length=400", "rnn.batch_size=4"), (1,)),
-        Row("memory", "hidden-after", ("controller.hidden=after",), (1,)),
+    long, short = ("rnn.sequence_length=400", "rnn.batch_size=4"), ("rnn.sequence_length=25",)
+    return [
+        Row("ablation", "full", "V, M and a linear C"),
+        Row("ablation", "vision", "V and a linear C", (z,)),
+        Row(
+            "ablation", "hidden", "V and a C with a layer of 40", (z, "controller.hidden_units=40")
+        ),
+        Row("ablation", "untrained", "V, an untrained M, a linear C", ("rnn.epochs=0",)),
+        *(
+            Row("dream", f"tau-{t}", f"at temperature {t}", (*dream, f"controller.temperature={t}"))
+            for t in (0.1, 0.5, 1.0, 1.15, 1.3)
+        ),
+        Row("dream", "means", "at temperature 1.0, of means", means),
+        Row("memory", "per-dimension", "a mixture for each dimension", ("rnn.mixtures=5",), one),
+        Row("memory", "shared", "one mixture for all", ("rnn.shared_mixture=true",), one),
+        Row("memory", "gaussian", "one Gaussian", ("rnn.mixtures=1",), one),
+        Row("memory", "means", "learns means of latents", ("rnn.latent=mean",), one),
+        Row("memory", "short", "windows of 25 steps", (*short, "rnn.batch_size=64"), one),
+        Row("memory", "long", "windows of 400 steps", long, one),
+        Row("memory", "sampled", "C sees draws of latents", ("controller.latent=sampled",), one),
+        Row("memory", "after", "C sees the next hidden state", ("controller.hidden=after",), one),
+        Row("search", "patient", "stuck lanes play on", ("controller.patience=null",), one),
+        Row("search", "sixteen", "always 16 episodes", ("controller.first_episodes=null",), one),
+        Row("search", "many", "128 candidates", ("controller.population=128",), one),
+        Row("search", "few", "32 candidates", ("controller.population=32",), one),
+        Row("search", "narrow", "a third of the first step size", ("controller.sigma=0.03",), one),
+        Row("search", "wide", "three times the first step size", ("controller.sigma=0.3",), one),
+        Row("search", "full", "a full covariance", ("controller.diagonal=false",), one),
+        Row(
+            "search", "raw", "along the features as they are", ("controller.components=null",), one
+        ),
+        Row("search", "all", "along all components", ("controller.components=288",), one),
+        Row("search", "sixteen-components", "along 16", ("controller.components=16",), one),
     ]
-    table += [
-        Row("search", "patient", ("controller.patience=null",), (1,)),
-        Row("search", "sixteen-episodes", ("controller.first_episodes=null",), (1,)),
-        Row("search", "population-128", ("controller.population=128",), (1,)),
-        Row("search", "population-32", ("controller.population=32",), (1,)),
-        Row("search", "sigma-0.03", ("controller.sigma=0.03",), (1,)),
-        Row("search", "sigma-0.3", ("controller.sigma=0.3",), (1,)),
-        Row("search", "diagonal", ("controller.diagonal=true",), (1,)),
-    ]
-    return table
 
 
 def result(data: Path, row: Row, seed: int) -> dict[str, Any]:
@@ -111,6 +118,7 @@ def result(data: Path, row: Row, seed: int) -> dict[str, Any]:
     return {
         "group": row.group,
         "name": row.name,
+        "what": row.what,
         "seed": seed,
         "overrides": list(row.overrides),
         "score": {key: score[key] for key in ("mean", "std", "interval")},
@@ -122,22 +130,8 @@ def result(data: Path, row: Row, seed: int) -> dict[str, Any]:
         "generations": search["summary"]["generations"],
         "wall_s": search["wall_s"],
         "commit": search["commit"],
-        "curve": list(curve(run / "controller")),
+        "curve": learning_curve(run / "controller"),
     }
-
-
-def curve(folder: Path) -> Iterator[tuple[int, float, float]]:
-    """Steps, seconds and the score of the search's mean on the selection seeds, as it went."""
-    means = {
-        step: value
-        for step, name, value, _ in read_metrics(folder / "metrics.csv")
-        if name == "selection/mean"
-    }
-    steps, seconds = 0, 0.0
-    for record in JsonLines(folder / "generations.jsonl").read():
-        steps, seconds = steps + record["steps"], seconds + record["seconds"]
-        if (number := record["generation"] + 1) in means:
-            yield steps, round(seconds, 1), round(means[number], 2)
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ LONG = {
         "controller.first_episodes=2",
         "controller.episodes=6",
         "controller.patience=15",
+        "controller.components=12",
+        "controller.diagonal=true",
     ),
 }
 """Work of some seconds for each stage, so that there is a middle to be killed in."""

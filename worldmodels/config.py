@@ -189,6 +189,7 @@ class ControllerConfig:
     budget: int | None = None  # steps played in training after which no generation begins
     sigma: float = 0.1
     diagonal: bool = False  # a variance for each parameter instead of a covariance matrix
+    components: int | None = None  # search along so many principal components of the features
     max_steps: int = 1000
     features: Features = Features.zh
     latent: LatentChoice = LatentChoice.sampled

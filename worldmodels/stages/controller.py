@@ -7,17 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from worldmodels import seeds
 from worldmodels.agent import load_agent, load_memory, load_vision, save_agent
 from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays
 from worldmodels.config import ControllerConfig, WorldKind
+from worldmodels.data.latents import LatentSet
 from worldmodels.errors import ConfigError
+from worldmodels.evolution.directions import Directions
 from worldmodels.evolution.fitness import fitness, wanted_episodes
 from worldmodels.evolution.search import Search
 from worldmodels.seeds import Purpose
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, Tracker, say
+from worldmodels.training.moments import feature_moments
 from worldmodels.workers import Pool
 from worldmodels.worlds.recipes import Recipe
 from worldmodels.worlds.world import World
@@ -50,8 +54,10 @@ def _check(config: ControllerConfig) -> None:
             f"controller.first_episodes={first}: choose 2 to controller.episodes={config.episodes},"
             " or null for as many in every generation"
         )
-    if config.patience is not None and config.patience < 1:
-        raise ConfigError(f"controller.patience={config.patience}: choose 1 or more, or null")
+    for name in ("patience", "components"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"controller.{name}={value}: choose 1 or more, or null")
 
 
 def _evolve(context: Context, folder: StageFolder) -> None:
@@ -90,12 +96,13 @@ class _Evolution:
         self.vision = load_vision(self.vae_path)
         self.memory = load_memory(self.rnn_path) if self.wiring.use_hidden else None
         features = self.vision.latent_size + (self.memory.hidden_size if self.memory else 0)
+        self.directions = self._directions(features)
         self.search = Search(
-            self.wiring.head.size(features),
+            self.directions.size,
             self.config.population,
             self.config.sigma,
             context.config.seed,
-            _previous_mean(context),
+            self._previous_mean(),
             self.config.diagonal,
         )
         self.log = JsonLines(folder.path / "generations.jsonl")
@@ -153,7 +160,7 @@ class _Evolution:
         began = time.monotonic()
         outcome = fitness(
             pool,
-            candidates,
+            self.directions.controllers(candidates),
             drawn,
             self._lanes,
             self.config.max_steps,
@@ -204,7 +211,9 @@ class _Evolution:
         due = self._over or (number + 1) % config.select_every == 0
         if number in selected or not due:
             return
-        finalists = np.stack([self.search.mean, candidates[int(fitness_told.argmax())]])
+        finalists = self.directions.controllers(
+            np.stack([self.search.mean, candidates[int(fitness_told.argmax())]])
+        )
         drawn = seeds.draw(
             Purpose.SELECTION, self.context.config.seed, count=config.select_episodes
         )
@@ -227,6 +236,26 @@ class _Evolution:
             f"controller: generation {number + 1}: {scores[0]:.1f} (mean of the search),"
             f" {scores[1]:.1f} (its best candidate) on {len(drawn)} selection seeds"
         )
+
+    def _directions(self, features: int) -> Directions:
+        """Where the search moves: kept with it, for a search that goes on must go on in them."""
+        path, head = self.folder.path / "directions.safetensors", self.wiring.head
+        if self.config.components is None:
+            return Directions(np.zeros(features), np.eye(features), head)
+        if not path.exists():
+            latents = LatentSet(self.context.run.locate("rnn") / "latents.h5")
+            with threadpool_limits(1):  # for the same rounding, however many cores there are
+                mean, covariance = feature_moments(latents, self.memory)
+                Directions.of(mean, covariance, self.config.components, head).save(path)
+        return Directions.load(path, head)
+
+    def _previous_mean(self) -> np.ndarray | None:
+        """Where the controller of the round before is, and the search goes on."""
+        if not self.context.earlier:
+            return None
+        folder: Path = self.context.earlier[-1].locate("controller") / "agent"
+        mean: np.ndarray = self.directions.coordinates(load_agent(folder).parameters[None])[0]
+        return mean
 
     @property
     def _lanes(self) -> int:
@@ -251,11 +280,3 @@ class _Pulse:
         self.steps += steps
         rate = self.steps / max(time.monotonic() - self.began, 1e-9)
         self.progress.advance(0, note=f"{self.steps:,} steps, {rate:,.0f} a second")
-
-
-def _previous_mean(context: Context) -> np.ndarray | None:
-    """The controller of the round before, where the search goes on."""
-    if not context.earlier:
-        return None
-    folder: Path = context.earlier[-1].locate("controller") / "agent"
-    return load_agent(folder).parameters

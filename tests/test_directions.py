@@ -1,0 +1,103 @@
+"""Where the search for a controller moves."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
+from worldmodels.evolution.directions import Directions
+from worldmodels.models.controller import Controllers, Head
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.training.moments import feature_moments
+
+
+def drawn_features(seed: int, size: int = 9, count: int = 500) -> np.ndarray:
+    """Rows (count, size) whose dimensions go together and differ in scale."""
+    rng = np.random.default_rng(seed)
+    return (
+        rng.normal(2, 1, (count, size)) * np.logspace(0, -3, size) @ rng.normal(0, 1, (size, size))
+    )
+
+
+def directions(rows: np.ndarray, components: int, head: Head) -> Directions:
+    return Directions.of(rows.mean(axis=0), np.cov(rows.T, bias=True), components, head)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 12), st.sampled_from([0, 4]), st.integers(0, 10**6))
+def test_a_controller_acts_as_its_coordinates_do_on_the_components(
+    components: int, hidden_units: int, seed: int
+) -> None:
+    head, rows = Head(("tanh", "half_tanh"), hidden_units), drawn_features(seed)
+    search = directions(rows, components, head)
+    count = min(components, rows.shape[1])
+    drawn = np.random.default_rng(seed).normal(0, 0.3, (4, search.size))
+    assert search.size == head.size(count)
+    seen = (rows[:4] - rows.mean(axis=0)) @ search.axes  # (lanes, components)
+    expected = Controllers(torch.tensor(drawn, dtype=torch.float32), count, head).act(
+        torch.tensor(seen, dtype=torch.float32)
+    )
+    parameters = torch.from_numpy(search.controllers(drawn))
+    acted = Controllers(parameters, rows.shape[1], head).act(torch.tensor(rows[:4]).float())
+    torch.testing.assert_close(acted, expected, rtol=1e-3, atol=1e-3)
+
+
+@given(st.integers(1, 9), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_components_are_uncorrelated_and_half_way_to_equal(components: int, seed: int) -> None:
+    rows = drawn_features(seed)
+    search = directions(rows, components, Head(("tanh",)))
+    covariance = np.cov(((rows - rows.mean(axis=0)) @ search.axes).T, bias=True)
+    covariance = covariance.reshape(components, components)
+    largest = np.sqrt(np.linalg.eigvalsh(np.cov(rows.T, bias=True))[::-1][:components])
+    np.testing.assert_allclose(covariance, np.diag(largest), rtol=1e-3, atol=1e-4 * largest[0])
+
+
+def test_a_controller_is_found_where_it_is(tmp_path: Path) -> None:
+    head, rows = Head(("tanh", "tanh"), 3), drawn_features(0)
+    search = directions(rows, 5, head)
+    at = np.random.default_rng(0).normal(0, 1, (2, search.size))
+    np.testing.assert_allclose(search.coordinates(search.controllers(at)), at, atol=1e-4)
+    search.save(tmp_path / "directions.safetensors")
+    loaded = Directions.load(tmp_path / "directions.safetensors", head)
+    np.testing.assert_array_equal(loaded.controllers(at), search.controllers(at))
+    everything = Directions(np.zeros(9), np.eye(9), head)
+    parameters = np.random.default_rng(1).normal(0, 1, (2, head.size(9))).astype(np.float32)
+    np.testing.assert_array_equal(everything.controllers(parameters), parameters)
+
+
+@pytest.mark.parametrize("with_memory", [True, False])
+def test_moments_are_those_of_what_a_controller_would_have_seen(
+    tmp_path: Path, with_memory: bool
+) -> None:
+    torch.manual_seed(0)
+    memory = MDNRNN(4, 2, 6, 2).eval()
+    rng = np.random.default_rng(0)
+    episodes = [
+        EncodedEpisode(
+            rng.normal(0, 1, (steps + 1, 4)).astype(np.float32),
+            np.zeros((steps + 1, 4), np.float32),
+            rng.uniform(-1, 1, (steps, 2)).astype(np.float32),
+            np.zeros(steps, np.float32),
+            np.zeros(steps, bool),
+            seed,
+        )
+        for seed, steps in enumerate((5, 9, 2))
+    ]
+    write_latents(tmp_path / "latents.h5", episodes, {})
+    seen = []
+    for episode in episodes:
+        state = memory.initial(1)
+        for z, action in zip(torch.tensor(episode.mean[:-1]), episode.actions, strict=True):
+            seen.append(torch.cat([z, state.h[0]] if with_memory else [z]).detach().numpy())
+            state = memory.advance(z[None], torch.tensor(action)[None], state)
+    rows = np.array(seen, np.float64)
+    mean, covariance = feature_moments(
+        LatentSet(tmp_path / "latents.h5"), memory if with_memory else None
+    )
+    np.testing.assert_allclose(mean, rows.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(covariance, np.cov(rows.T, bias=True), atol=1e-6)
