@@ -23,6 +23,7 @@ LONG = {
         "controller.components=12",
         "controller.diagonal=true",
     ),
+    "evaluate": ("evaluate.episodes=24", "evaluate.video=false"),
 }
 """Work of some seconds for each stage, so that there is a middle to be killed in."""
 

@@ -7,10 +7,13 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import VectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from worldmodels.evolution.fitness import wanted_episodes
+from worldmodels.agent import Wiring
+from worldmodels.evolution.fitness import packets, wanted_episodes
 from worldmodels.evolution.search import Search
 from worldmodels.models.controller import Head
 from worldmodels.models.mdnrnn import MDNRNN
@@ -165,6 +168,24 @@ def test_a_gain_on_the_step_that_cuts_a_lane_is_not_counted_for_the_rest() -> No
     outcome = rollout(Countdown(), script, [100], 20, patience=5)
     assert outcome.lengths.tolist() == [6]
     np.testing.assert_allclose(outcome.returns, [-1.0 - (20 - 6) * 2 / 5])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
+def test_packets_hold_every_episode_once_and_are_about_equal(
+    count: int, episodes: int, lanes: int
+) -> None:
+    candidates = np.arange(count, dtype=np.float32)[:, None]
+    wiring = Wiring(True, True, False, ("tanh",), "CarRacing-v3")
+    cut = packets(candidates, range(episodes), lanes, 10, wiring)
+    played = [
+        (row[0], seed) for packet in cut for row in packet.candidates for seed in packet.seeds
+    ]
+    assert played == [(row, seed) for row in range(count) for seed in range(episodes)]
+    widths = [len(part.candidates) * len(part.seeds) for part in cut]
+    assert max(widths) <= lanes
+    if episodes <= lanes:
+        assert max(widths) - min(widths) <= episodes
 
 
 def test_as_many_episodes_as_it_takes_to_tell_candidates_apart() -> None:

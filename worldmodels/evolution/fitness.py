@@ -6,6 +6,7 @@ as they come close.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,7 @@ def packets(
     """Cut candidates x seeds into packets of at most `lanes` lanes.
 
     Whole candidates share a packet while they fit; the episodes of one that does not are split.
+    Packets are about equal, for the last of them is what all workers wait for.
     """
     head = wiring.head
     if len(seeds) > lanes:
@@ -73,8 +75,8 @@ def packets(
             for row in candidates
             for part in parts
         ]
-    together = max(1, lanes // len(seeds))
-    groups = [candidates[i : i + together] for i in range(0, len(candidates), together)]
+    together = lanes // len(seeds)
+    groups = np.array_split(candidates, math.ceil(len(candidates) / together))
     return [Packet(group, tuple(seeds), max_steps, head, patience) for group in groups]
 
 

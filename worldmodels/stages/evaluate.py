@@ -11,7 +11,7 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agent import Agent, load_agent
-from worldmodels.artifacts import StageFolder, fingerprint_arrays, write_json
+from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays, write_json
 from worldmodels.config import Engine
 from worldmodels.evolution.fitness import Packet, packets
 from worldmodels.reporting.scores import PAPER_ROWS, score_table, summarise
@@ -53,12 +53,12 @@ def _judge(context: Context, folder: StageFolder, agent_folder: Path, agent: Age
         agent.wiring,
     )
     work = packets(agent.parameters[None], drawn, lanes, spec.max_steps, agent.wiring)
-    played = _play(context, "agent", judge, work)
+    played = _play(context, "agent", JsonLines(folder.path / "agent.jsonl"), judge, work)
     driver = RandomDriver("uniform", context.action_box())
     parts = [tuple(drawn[i : i + lanes]) for i in range(0, len(drawn), lanes)]
     blind = [DriveBlind(part, spec.max_steps, driver) for part in parts]
     nobody = context.real(config.engine, None, None, agent.wiring)
-    random = _play(context, "random policy", nobody, blind)
+    random = _play(context, "random policy", JsonLines(folder.path / "random.jsonl"), nobody, blind)
     scores = [
         summarise("agent", played.outcome.returns, drawn),
         summarise("random policy", random.outcome.returns, drawn),
@@ -83,25 +83,35 @@ class _Played:
 
 
 def _play(
-    context: Context, who: str, recipe: RealRecipe, work: Sequence[Packet | DriveBlind]
+    context: Context,
+    who: str,
+    log: JsonLines,
+    recipe: RealRecipe,
+    work: Sequence[Packet | DriveBlind],
 ) -> _Played:
-    """All packets, their outcomes joined in the order of the seeds."""
+    """All packets, their outcomes joined in the order of the seeds; those in `log` are done."""
+    records = {record["packet"]: record for record in log.read()}
+    missing = [number for number in range(len(work)) if number not in records]
     began = time.monotonic()
-    results: dict[int, Outcome] = {}
     with (
-        Progress(f"evaluating the {who}", len(work)) as progress,
-        context.pool(recipe, jobs=len(work)) as pool,
+        Progress(f"evaluating the {who}", len(work), len(records)) as progress,
+        context.pool(recipe, jobs=len(missing)) as pool,
     ):
-        for number, outcome in pool.run(work):
-            results[number] = outcome
+        for at, outcome in pool.run([work[number] for number in missing]):
+            now = time.monotonic()
+            record = {"packet": missing[at], "seconds": round(now - began, 3)}
+            record |= {name: value.tolist() for name, value in outcome._asdict().items()}
+            log.append(record)
+            records[missing[at]], began = record, now
             progress.advance()
-    joined = Outcome(
+    outcome = Outcome(
         *(
-            np.concatenate(part)
-            for part in zip(*(results[i] for i in range(len(work))), strict=True)
+            np.concatenate([records[number][name] for number in range(len(work))])
+            for name in Outcome._fields
         )
     )
-    return _Played(joined, int(joined.lengths.sum()), time.monotonic() - began)
+    seconds = sum(record["seconds"] for record in records.values())
+    return _Played(outcome, int(outcome.lengths.sum()), seconds)
 
 
 def _film(
