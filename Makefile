@@ -29,7 +29,7 @@ parity: $(VENV)/.dev
 speed: $(VENV)/.dev
 	$(BIN)/python benchmarks/carracing_speed.py
 
-# The variants in docs/results.md, on the V and M of run=laptop: a day.
+# Variants of run=laptop, on its V and M: many hours.
 study: $(VENV)/.dev
 	$(BIN)/python benchmarks/carracing_study.py
 

@@ -1,8 +1,8 @@
-"""The runs behind the tables of ``docs/results.md``: ``make study``, a day on two cores.
+"""What each part of the laptop run is worth: ``make study``, many hours on two cores.
 
-Each is a variant of ``run=laptop``, which must be there, on a tenth of its steps: with its V and M,
-or with an M of its own, and judged on the native engine on seeds 0 to 99. Runs that are done are
-passed over, so that it can be stopped and started again.
+Each row is a variant of ``run=laptop``, which must be there, on a sixth of its steps: with its V
+and M, or with an M of its own, and judged on the native engine on seeds 0 to 99. Runs that are done
+are passed over, so that it can be stopped and started again.
 
     python benchmarks/carracing_study.py --list      # the commands, one a line
     python benchmarks/carracing_study.py ablation    # one group of them
@@ -23,9 +23,9 @@ from worldmodels.reporting.curve import learning_curve
 from worldmodels.tracking import say
 
 BUDGET = 4_000_000
-"""Steps of a search in the game: a tenth of the laptop preset's."""
+"""Steps of a search in the game: a sixth of the laptop preset's."""
 DREAM_BUDGET = 40_000_000
-"""Steps of a search in the dream, which is as much faster."""
+"""Steps of a search in the dream, which are about ten times as fast."""
 SEEDS = (1, 2, 3)
 
 

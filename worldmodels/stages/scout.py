@@ -1,8 +1,9 @@
 """Stage ``scout``: a shorter run, whose agent then drives where random actions never get.
 
-Random driving shows the first bends, slowly. V and M that have seen no more misread what a good
-driver sees (`docs/results.md` has the figures), so a run may have a scout: the same stages on less,
-in the folder ``scout`` of the run. It gives its episodes and its driver; nothing else goes over.
+Random driving shows the first bends, slowly. A V that has seen no more misreads what a good driver
+sees: the squared error of a frame was 11 on random driving, 32 on that of an agent of 797 points.
+So a run may have a scout: the same stages on less, in the folder ``scout`` of the run. It gives its
+episodes and its driver; nothing else goes over.
 """
 
 from __future__ import annotations
