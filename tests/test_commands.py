@@ -1,5 +1,6 @@
 """The program from the outside: one smoke run, looked at from all sides, and its refusals."""
 
+import csv
 import json
 import re
 import shutil
@@ -157,7 +158,9 @@ def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_pa
     assert second["vae"] == manifest(tmp_path, "vae", "rounds/round-2")
 
 
-def test_a_scout_gives_its_driver_and_its_episodes_and_nothing_else(tmp_path: Path) -> None:
+def test_a_scout_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     few = ("preset=smoke", "run=scouted", "rnn.baselines=false", "evaluate.video=false")
     scouted = (*few, "+scout={rollouts:{episodes:4,policy:brownian},rnn:{hidden_size:16}}")
     drive = ("rollouts.policy=controller", "rollouts.noise=0.1")
@@ -174,7 +177,9 @@ def test_a_scout_gives_its_driver_and_its_episodes_and_nothing_else(tmp_path: Pa
     assert main["vae"]["inputs"] == {
         "rollouts-1": scout["rollouts"]["fingerprint"],
         "rollouts": main["rollouts"]["fingerprint"],
+        "previous vae": scout["vae"]["fingerprint"],
     }
+    assert "previous rnn" not in main["rnn"]["inputs"]
     assert scout["rnn"]["config"]["rnn.hidden_size"] == 16
     assert main["rnn"]["config"]["rnn.hidden_size"] == 32
     assert len(LatentSet(tmp_path / "scouted/rnn/latents.h5").lengths) == 4 + 8
@@ -182,6 +187,11 @@ def test_a_scout_gives_its_driver_and_its_episodes_and_nothing_else(tmp_path: Pa
     assert "<td>scout/controller</td>" in page
     assert run(tmp_path, "stage=all", *scouted, *drive).returncode == 0
     assert main["vae"] == manifest(tmp_path, "vae", "scouted")
+    other = run(tmp_path, "stage=vae", *scouted, *drive, "vae.latent_size=8", "fresh=true")
+    assert "other sizes" in error_line(other)
+    agent = tmp_path / "scouted/controller/agent"
+    two = run(tmp_path, "stage=rollouts", *scouted, *drive, f"model={agent}", "fresh=true")
+    assert "both a run before and model=" in error_line(two)
 
 
 def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Path) -> None:
@@ -232,6 +242,20 @@ def test_a_search_ends_with_its_budget_and_goes_on_with_a_larger_one(copy: Path)
     assert whole["summary"]["steps"] == reference["summary"]["steps"] > spent["summary"]["steps"]
 
 
+def test_step_sizes_fall_as_the_budget_is_used_up(copy: Path) -> None:
+    narrowing = ("controller.budget=250", "controller.sigma=0.2", "controller.final_sigma=0.05")
+    done = run(copy, "stage=controller", "preset=smoke", "run=fall", "base=smoke", *narrowing)
+    assert done.returncode == 0, done.stderr
+    folder = copy / "fall/controller"
+    with (folder / "metrics.csv").open() as lines:
+        told = [float(r["value"]) for r in csv.DictReader(lines) if r["name"] == "fitness/sigma"]
+    played = [json.loads(line)["steps"] for line in (folder / "generations.jsonl").open()]
+    spent = np.minimum(np.cumsum(played) / 250, 1)
+    np.testing.assert_allclose(told, 0.2 * 0.25**spent)
+    assert told[-1] == pytest.approx(0.05)
+    assert told[0] > 0.05
+
+
 def test_a_trained_agent_from_elsewhere_is_evaluated(smoke: Path, tmp_path: Path) -> None:
     shutil.copytree(smoke / "smoke/controller/agent", tmp_path / "agent")
     done = run(
@@ -263,6 +287,11 @@ def test_a_trained_agent_from_elsewhere_is_evaluated(smoke: Path, tmp_path: Path
         (["stage=all", "+scout={vae:{latnt_size:3}}"], "latnt_size"),
         (["stage=controller", "controller.patience=0"], "controller.patience=0"),
         (["stage=controller", "controller.first_episodes=3"], "controller.first_episodes=3"),
+        (["stage=controller", "controller.final_sigma=0.01"], "needs controller.budget"),
+        (
+            ["stage=controller", "controller.budget=9", "controller.final_sigma=0.2"],
+            "controller.final_sigma=0.2",
+        ),
     ],
 )
 def test_mistakes_are_one_line_that_names_them(

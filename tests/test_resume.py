@@ -22,6 +22,8 @@ LONG = {
         "controller.patience=15",
         "controller.components=12",
         "controller.diagonal=true",
+        "controller.budget=9_000",
+        "controller.final_sigma=0.02",
     ),
     "evaluate": ("evaluate.episodes=24", "evaluate.video=false"),
 }

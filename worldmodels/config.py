@@ -188,6 +188,7 @@ class ControllerConfig:
     generations: int = 1800
     budget: int | None = None  # steps played in training after which no generation begins
     sigma: float = 0.1
+    final_sigma: float | None = None  # reached when the budget is used up; null: CMA-ES's own steps
     diagonal: bool = False  # a variance for each parameter instead of a covariance matrix
     components: int | None = None  # search along so many principal components of the features
     max_steps: int = 1000

@@ -63,6 +63,10 @@ class Search:
         """The overall step size."""
         return float(self._strategy.sigma)
 
+    def narrow(self, sigma: float) -> None:
+        """Go on with this step size instead of the one that the search came to."""
+        self._strategy.sigma = sigma
+
     def ask(self) -> np.ndarray:
         """This generation's candidates, (population, dimension) float32."""
         # One thread: the eigendecomposition's rounding may depend on how many share it.

@@ -54,8 +54,8 @@ class Context:
 
     @property
     def scout(self) -> Run | None:
-        """The shorter run before this one, whose controller collects and whose episodes are trained
-        on as well; None where the configuration has none."""
+        """The shorter run before this one, whose controller collects, whose episodes are trained on
+        as well, and whose V is where V goes on from; None where the configuration has none."""
         return self.run.within("scout") if self.config.scout else None
 
     @property
@@ -225,16 +225,34 @@ class Context:
         return EpisodeSet.open(self.rollout_folders(), policy)
 
     def initial_fingerprint(self, stage: str) -> dict[str, str]:
-        """What a round starts from: the same part of the round before, if there is one."""
-        if not self.earlier:
-            return {}
-        return {f"previous {stage}": self.earlier[-1].fingerprint(stage)}
+        """What learning goes on from: the same part of a run before, if there is one."""
+        before = self._before(stage)
+        return {} if before is None else {f"previous {stage}": before.fingerprint(stage)}
 
     def warm_start(self, stage: str, module: torch.nn.Module) -> None:
-        """Give `module` the weights it had in the round before, if there is one."""
-        if self.earlier:
-            path = self.earlier[-1].locate(stage) / f"{stage}.safetensors"
+        """Give `module` the weights it had in the run before, if there is one.
+
+        Raises:
+            ConfigError: those are of other sizes.
+        """
+        before = self._before(stage)
+        if before is None:
+            return
+        path = before.locate(stage) / f"{stage}.safetensors"
+        try:
             module.load_state_dict(weights.load(path)["module"])
+        except RuntimeError as error:
+            raise ConfigError(
+                f"{stage} goes on from {path}, which has other sizes than {stage}.* asks for:"
+                " give both the same"
+            ) from error
+
+    def _before(self, stage: str) -> Run | None:
+        """Where a part goes on from. A scout gives its V only: its M and C are quickly learned
+        anew, and may be of other kinds."""
+        if self.earlier:
+            return self.earlier[-1]
+        return self.scout if stage == "vae" else None
 
     def agent(self) -> tuple[Path, dict[str, str]]:
         """The folder of the agent to judge, ``model=`` or this run's own, and its fingerprint."""

@@ -40,7 +40,9 @@ def run(context: Context) -> None:
     inputs = {name: context.run.fingerprint(name) for name in ("vae", "rnn")}
     inputs |= context.initial_fingerprint("controller")
     world = context.env_content(context.env_spec()) if real else {}
-    growable = ("controller.generations", "controller.budget")
+    # Step sizes that fall over the budget belong to that budget.
+    falling = config.final_sigma is not None
+    growable = () if falling else ("controller.generations", "controller.budget")
     with context.begin("controller", inputs, growable, controller=config, **world) as folder:
         if not folder.complete:
             _evolve(context, folder)
@@ -54,10 +56,22 @@ def _check(config: ControllerConfig) -> None:
             f"controller.first_episodes={first}: choose 2 to controller.episodes={config.episodes},"
             " or null for as many in every generation"
         )
+    if config.final_sigma is not None:
+        _check_final_sigma(config, config.final_sigma)
     for name in ("patience", "components"):
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ConfigError(f"controller.{name}={value}: choose 1 or more, or null")
+
+
+def _check_final_sigma(config: ControllerConfig, final: float) -> None:
+    if config.budget is None:
+        raise ConfigError("controller.final_sigma: needs controller.budget, to fall over it")
+    if not 0 < final <= config.sigma:
+        raise ConfigError(
+            f"controller.final_sigma={final}: choose more than 0 and at most"
+            f" controller.sigma={config.sigma}"
+        )
 
 
 def _evolve(context: Context, folder: StageFolder) -> None:
@@ -130,7 +144,7 @@ class _Evolution:
                 self.steps += record["steps"]
                 self.seconds += record["seconds"]
                 self.episodes = record["next_episodes"]
-                self.search.tell(scores)
+                self._tell(scores)
                 self._select_if_due(pool, tracker, candidates, scores, selected)
                 progress.advance()
             while not self._over:
@@ -171,7 +185,7 @@ class _Evolution:
         self.seconds += seconds
         self.steps += steps
         scores = outcome.returns.mean(axis=1)
-        self.search.tell(scores)
+        self._tell(scores)
         self._allocate(outcome.returns)
         self.log.append(
             {
@@ -188,6 +202,14 @@ class _Evolution:
         tracker.log(number + 1, {f"fitness/{k}": float(v) for k, v in values.items()})
         tracker.flush()
         return candidates, scores
+
+    def _tell(self, scores: np.ndarray) -> None:
+        """Learn from a generation; where step sizes are to fall, they fall with the budget left."""
+        self.search.tell(scores)
+        config = self.config
+        if config.final_sigma is not None and config.budget is not None:
+            spent = min(1.0, self.steps / config.budget)
+            self.search.narrow(config.sigma * (config.final_sigma / config.sigma) ** spent)
 
     def _allocate(self, returns: np.ndarray) -> None:
         """Move towards as many episodes as it now takes to tell the candidates apart."""

@@ -109,6 +109,10 @@ def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
             f" run={context.run.root.name}"
         )
     if context.collectors:
+        if context.config.model is not None:
+            raise ConfigError(
+                "rollouts: both a run before and model= would drive; give one of them"
+            )
         last = context.collectors[-1]
         return last.locate("controller") / "agent", {"controller": last.fingerprint("controller")}
     if context.config.model is None:
