@@ -9,6 +9,7 @@
 set -euo pipefail
 
 stages=(rollouts vae rnn controller evaluate report)
+readonly EMPTY_SCOUT='scout: {}'
 
 if [[ $# -eq 0 || $1 == -* || $1 == *=* ]]; then
     echo "usage: slurm/submit.sh RUN [OVERRIDE...]   (slurm/submit.sh mine preset=laptop)" >&2
@@ -19,7 +20,8 @@ shift
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # A mistyped key is refused here, not after hours in the queue.
-python -m worldmodels "run=$run" "$@" --cfg job >/dev/null
+composed=$(python -m worldmodels "run=$run" "$@" --cfg job)
+grep -qxF "$EMPTY_SCOUT" <<<"$composed" || stages=(scout "${stages[@]}")
 
 jobs=()
 withdraw() {

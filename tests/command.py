@@ -23,8 +23,12 @@ def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
 
 def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
-    process = start(folder, *overrides)
-    output, errors = process.communicate(timeout=280)
+    with start(folder, *overrides) as process:
+        try:
+            output, errors = process.communicate(timeout=280)
+        except subprocess.TimeoutExpired:
+            process.kill()  # or it would go on beside the tests that follow
+            raise
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 

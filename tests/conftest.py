@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from command import run
+from shell import Commands
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +14,9 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run(data, "stage=all", "preset=smoke")
     assert done.returncode == 0, done.stdout + done.stderr
     return data
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Commands:
+    """An empty folder of stand-ins for commands."""
+    return Commands(tmp_path)

@@ -1,0 +1,236 @@
+"""docker/: linted, and run.sh run for real against a stand-in for Docker."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shell import ROOT, Commands, lint, wait_for
+
+
+def test_scripts_and_dockerfile_pass_their_linters() -> None:
+    lint("shellcheck", "docker/run.sh")
+    lint("hadolint", "docker/Dockerfile")
+
+
+# The image
+
+
+def instructions() -> list[str]:
+    """The Dockerfile's instructions, continued lines joined as Docker joins them."""
+    lines = (ROOT / "docker/Dockerfile").read_text().splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("#"))
+    return text.replace("\\\n", "").splitlines()
+
+
+def test_build_context_is_exactly_what_the_image_copies() -> None:
+    copies = [line.split()[1].rstrip("/") for line in instructions() if line.startswith("COPY")]
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in ignore
+    assert sorted(copies) == sorted(line[1:] for line in ignore if line.startswith("!"))
+    assert all((ROOT / name).exists() for name in copies)
+
+
+def test_code_is_copied_after_the_last_installation() -> None:
+    order = instructions()
+    installs = [i for i, line in enumerate(order) if "pip install" in line]
+    code = order.index("COPY worldmodels/ worldmodels/")
+    assert len(installs) == 2
+    assert max(installs) < code
+    assert order[installs[0]].endswith(" torch")
+    assert not any(line.startswith("RUN") for line in order[code:])
+
+
+def test_image_installs_the_requirements_of_pyproject(tmp_path: Path) -> None:
+    install = next(line for line in instructions() if "--requirement" in line)
+    found = re.search(r'python -c ".*?"', install)
+    assert found is not None
+    done = subprocess.run(
+        [sys.executable, *shlex.split(found[0])[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = {re.split(r"[\[<>=~!]", line)[0] for line in done.stdout.split()}
+    assert {"torch", "gymnasium", "hydra-core", "envpool", "tensorboard"} <= names
+    assert "pytest" not in names
+
+
+# docker/run.sh
+
+
+@pytest.fixture
+def docker(commands: Commands, tmp_path: Path) -> Commands:
+    """A checkout of docker/ alone, and a Docker that has the image and a GPU."""
+    shutil.copytree(ROOT / "docker", tmp_path / "docker")
+    commands.add(
+        "docker",
+        """case $1 in
+    info) echo "${INFO?}" ;;
+    image) exit "${NO_IMAGE:-0}" ;;
+    run) exit "${PROGRAM:-0}" ;;
+esac""",
+    )
+    commands.env["INFO"] = '{"nvidia":{},"runc":{}} ["name=seccomp"]'
+    return commands
+
+
+def docker_run(docker: Commands, *arguments: str) -> tuple[list[str], list[str], str]:
+    """Options of `docker run`, what follows the image, and what was said on stderr."""
+    done = docker.run("docker/run.sh", *arguments, cwd=Path(docker.env["FOLDER"]))
+    assert done.returncode == 0, done.stderr
+    words = docker.calls("docker")[-1].split()
+    assert words[0] == "run"
+    image = words.index("worldmodels")
+    return words[1:image], words[image + 1 :], done.stderr
+
+
+def has(options: list[str], *wanted: str) -> bool:
+    return f" {' '.join(wanted)} " in f" {' '.join(options)} "
+
+
+def test_gpu_is_used_where_docker_has_it(docker: Commands) -> None:
+    options, program, said = docker_run(docker, "stage=all", "preset=quick")
+    assert has(options, "--gpus", "all")
+    assert program == ["stage=all", "preset=quick"]
+    assert said == ""
+
+
+def test_without_nvidia_runtime_it_says_so_and_runs_on_the_cpu(docker: Commands) -> None:
+    docker.env["INFO"] = '{"runc":{}} ["name=seccomp"]'
+    options, program, said = docker_run(docker, "stage=vae")
+    assert "--gpus" not in options
+    assert program == ["stage=vae"]
+    assert said.count("\n") == 1
+    assert "no NVIDIA runtime" in said
+
+
+@pytest.mark.parametrize(("devices", "gpu"), [("1", True), ("", False)])
+def test_cuda_visible_devices_chooses_the_gpu(docker: Commands, devices: str, gpu: bool) -> None:
+    docker.env["CUDA_VISIBLE_DEVICES"] = devices
+    options, _, said = docker_run(docker)
+    assert has(options, "--gpus", "all") == gpu
+    assert has(options, "--env", "CUDA_VISIBLE_DEVICES") == gpu
+    assert said == ""
+
+
+def test_results_belong_to_the_user(docker: Commands) -> None:
+    options, _, _ = docker_run(docker)
+    data = Path(docker.env["FOLDER"]) / "data"
+    assert data.is_dir()
+    assert has(options, "--volume", f"{data}:/workspace/data")
+    assert has(options, "--user", f"{os.getuid()}:{os.getgid()}")
+    assert has(options, "--init")
+    assert has(options, "--stop-timeout", "120")
+
+
+def test_results_belong_to_the_user_of_a_rootless_daemon(docker: Commands) -> None:
+    docker.env["INFO"] = '{"runc":{}} ["name=seccomp","name=rootless"]'
+    options, _, _ = docker_run(docker)
+    assert has(options, "--user", "0:0")
+
+
+def test_headless_forwards_nothing(docker: Commands) -> None:
+    options, _, _ = docker_run(docker)
+    assert not any("X11" in word or "XAUTHORITY" in word for word in options)
+    assert not has(options, "--env", "DISPLAY")
+
+
+def test_local_display_is_forwarded_with_its_cookie(docker: Commands) -> None:
+    cookie = Path(docker.env["FOLDER"]) / "cookie"
+    cookie.touch()
+    docker.env |= {"DISPLAY": ":1", "XAUTHORITY": str(cookie)}
+    options, _, _ = docker_run(docker)
+    assert has(options, "--env", "DISPLAY")
+    assert has(options, "--volume", "/tmp/.X11-unix:/tmp/.X11-unix:ro")
+    assert has(options, "--volume", f"{cookie}:/tmp/.Xauthority:ro")
+    assert has(options, "--env", "XAUTHORITY=/tmp/.Xauthority")
+    assert has(options, "--hostname", os.uname().nodename)
+    assert "--network" not in options
+
+
+def test_ssh_display_is_reached_over_the_host_network(docker: Commands) -> None:
+    docker.env["DISPLAY"] = "localhost:10.0"
+    options, _, _ = docker_run(docker)
+    assert has(options, "--network", "host")
+    assert not any("X11-unix" in word for word in options)
+
+
+@pytest.mark.parametrize("display", ["display=xvfb", "display=none"])
+def test_display_is_not_forwarded_against_the_users_wish(docker: Commands, display: str) -> None:
+    docker.env["DISPLAY"] = ":1"
+    options, program, _ = docker_run(docker, display)
+    assert not has(options, "--env", "DISPLAY")
+    assert not any("X11" in word for word in options)
+    assert program == [display]
+
+
+def test_secrets_are_passed_by_name(docker: Commands) -> None:
+    docker.env["WANDB_API_KEY"] = "very-secret"
+    options, _, _ = docker_run(docker)
+    assert has(options, "--env", "WANDB_API_KEY")
+    assert "very-secret" not in docker.calls_file.read_text()
+
+
+def test_build_alone_builds_and_runs_nothing(docker: Commands) -> None:
+    done = docker.run("docker/run.sh", "--build", cwd=Path(docker.env["FOLDER"]))
+    assert done.returncode == 0, done.stderr
+    calls = docker.calls("docker")
+    [build] = [call for call in calls if call.startswith("build ")]
+    folder = docker.env["FOLDER"]
+    assert build.startswith(f"build --file {folder}/docker/Dockerfile --tag worldmodels ")
+    assert build.endswith(f" {folder}")
+    assert not any(call.startswith("run ") for call in calls)
+
+
+def test_build_with_a_command_runs_it_afterwards(docker: Commands) -> None:
+    _, program, _ = docker_run(docker, "--build", "stage=report")
+    assert program == ["stage=report"]
+    kinds = [call.split()[0] for call in docker.calls("docker")]
+    assert kinds.index("build") < kinds.index("run")
+
+
+def test_missing_image_is_never_pulled(docker: Commands) -> None:
+    docker.env["NO_IMAGE"] = "1"
+    done = docker.run("docker/run.sh", "stage=all", cwd=Path(docker.env["FOLDER"]))
+    assert done.returncode == 1
+    assert "docker/run.sh --build" in done.stderr
+    assert not any(call.startswith("run ") for call in docker.calls("docker"))
+
+
+def test_unreachable_daemon_is_named(docker: Commands) -> None:
+    docker.add("docker", "exit 1")
+    done = docker.run("docker/run.sh", "stage=all", cwd=Path(docker.env["FOLDER"]))
+    assert done.returncode == 1
+    assert "cannot talk to the Docker daemon" in done.stderr
+
+
+def test_exit_code_is_the_programs(docker: Commands) -> None:
+    docker.env["PROGRAM"] = "75"
+    done = docker.run("docker/run.sh", "stage=all", cwd=Path(docker.env["FOLDER"]))
+    assert done.returncode == 75
+
+
+def test_sigterm_reaches_the_docker_client(docker: Commands) -> None:
+    docker.add(
+        "docker",
+        """case $1 in
+    info) echo "$INFO" ;;
+    run) trap 'exit 75' TERM; touch "$FOLDER/started"; while true; do sleep 0.05; done ;;
+esac""",
+    )
+    folder = Path(docker.env["FOLDER"])
+    process = subprocess.Popen([folder / "docker/run.sh"], env=docker.env)
+    try:
+        wait_for((folder / "started").exists)
+        process.terminate()
+        assert process.wait(timeout=20) == 75
+    finally:
+        process.kill()

@@ -1,0 +1,227 @@
+"""slurm/: linted, and run for real against stand-ins for Slurm's commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shell import ROOT, Commands, lint, wait_for
+
+CHAIN = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
+STAGES = ("scout", *CHAIN)
+SIMULATING = ("scout", "rollouts", "controller", "evaluate")
+
+
+def test_scripts_pass_shellcheck() -> None:
+    scripts = [*ROOT.glob("slurm/*.sh"), *ROOT.glob("slurm/*.sbatch")]
+    assert len(scripts) == 2 + len(STAGES)
+    lint("shellcheck", "--external-sources", *(f"slurm/{path.name}" for path in scripts))
+
+
+# slurm/stage.sh and the batch scripts
+
+
+@pytest.fixture
+def slurm(commands: Commands) -> Commands:
+    """Inside a batch job: srun starts the task, scancel --signal reaches the task alone."""
+    commands.env |= {"SLURM_JOB_ID": "42", "SLURM_CPUS_PER_TASK": "16"}
+    commands.add("python", 'exit "${PROGRAM:-0}"')
+    commands.add(
+        "srun",
+        """while [[ $1 == --* ]]; do shift; done
+"$@" & task=$!
+echo "$task" > "$FOLDER/task"
+trap 'kill -KILL "$task"; exit 137' TERM
+wait "$task" """,
+    )
+    commands.add("scancel", 'kill -TERM "$(cat "$FOLDER/task")"')
+    commands.add("squeue", 'echo "${STATE:-RUNNING}"')
+    commands.add("scontrol", 'exit "${REFUSED:-0}"')
+    return commands
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_batch_script_runs_its_stage_with_the_overrides(slurm: Commands, name: str) -> None:
+    done = slurm.run("bash", f"slurm/{name}.sbatch", "run=mine", "vae.latent_size=64")
+    assert done.returncode == 0, done.stderr
+    [call] = slurm.calls("python")
+    simulates = name in SIMULATING
+    workers = "workers.processes=16 " if simulates else ""
+    assert call == f"-m worldmodels stage={name} {workers}run=mine vae.latent_size=64"
+    [step] = slurm.calls("srun")
+    assert step.startswith("--ntasks=1 --cpus-per-task=16 python ")
+    assert slurm.calls("scontrol") == []
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_batch_script_asks_for_what_its_stage_uses(name: str) -> None:
+    text = (ROOT / f"slurm/{name}.sbatch").read_text()
+    asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.MULTILINE))
+    assert asked["requeue"] == ""
+    assert asked["open-mode"] == "append"
+    assert asked["signal"] == "B:TERM@120"
+    assert ("gres" in asked) == (name in ("vae", "rnn"))
+    assert (int(asked["cpus-per-task"]) >= 16) == (name in SIMULATING)
+    # Slurm fails a job without a word when the folder of its log is missing.
+    assert Path(asked["output"]).parent == Path("data")
+    assert (ROOT / "data").is_dir()
+
+
+def test_stopped_stage_is_requeued(slurm: Commands) -> None:
+    slurm.env["PROGRAM"] = "75"
+    done = slurm.run("bash", "slurm/vae.sbatch", "run=mine")
+    assert done.returncode == 75
+    assert slurm.calls("scontrol") == ["requeue 42"]
+    assert "requeued" in done.stdout
+
+
+@pytest.mark.parametrize("code", [1, 2, 137])
+def test_failed_stage_fails_the_job(slurm: Commands, code: int) -> None:
+    slurm.env["PROGRAM"] = str(code)
+    done = slurm.run("bash", "slurm/vae.sbatch", "run=mine")
+    assert done.returncode == code
+    assert slurm.calls("scontrol") == []
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PENDING"])
+def test_cancelled_job_stays_cancelled(slurm: Commands, state: str) -> None:
+    slurm.env |= {"PROGRAM": "75", "STATE": state}
+    done = slurm.run("bash", "slurm/vae.sbatch", "run=mine")
+    assert done.returncode == 75
+    assert slurm.calls("scontrol") == []
+    assert state in done.stdout
+
+
+def test_refused_requeue_is_said_and_fails_the_job(slurm: Commands) -> None:
+    slurm.env |= {"PROGRAM": "75", "REFUSED": "1"}
+    done = slurm.run("bash", "slurm/vae.sbatch", "run=mine")
+    assert done.returncode == 75
+    assert "refused to requeue job 42" in done.stderr
+
+
+def test_restarted_job_does_not_delete_its_progress(slurm: Commands) -> None:
+    slurm.env["SLURM_RESTART_COUNT"] = "1"
+    slurm.run("bash", "slurm/vae.sbatch", "run=mine", "fresh=true")
+    [call] = slurm.calls("python")
+    assert call.endswith("fresh=true fresh=false")
+
+
+def test_sigterm_is_forwarded_and_the_stage_awaited(slurm: Commands) -> None:
+    slurm.add(
+        "python",
+        """trap 'sleep 0.5; touch "$FOLDER/saved"; exit 75' TERM
+touch "$FOLDER/started"
+while true; do sleep 0.05; done""",
+    )
+    folder = Path(slurm.env["FOLDER"])
+    shell = subprocess.Popen(["bash", "slurm/rnn.sbatch", "run=mine"], cwd=ROOT, env=slurm.env)
+    try:
+        wait_for((folder / "started").exists)
+        shell.send_signal(signal.SIGTERM)
+        assert shell.wait(timeout=20) == 75
+    finally:
+        shell.kill()
+    assert (folder / "saved").exists()
+    assert slurm.calls("scancel") == ["--signal=TERM 42"]
+    assert slurm.calls("scontrol") == ["requeue 42"]
+
+
+def test_stage_killed_by_sigterm_during_its_imports_is_requeued(slurm: Commands) -> None:
+    slurm.add("python", 'touch "$FOLDER/started"; exec sleep 20')
+    folder = Path(slurm.env["FOLDER"])
+    shell = subprocess.Popen(["bash", "slurm/rnn.sbatch", "run=mine"], cwd=ROOT, env=slurm.env)
+    try:
+        wait_for((folder / "started").exists)
+        shell.send_signal(signal.SIGTERM)
+        assert shell.wait(timeout=15) == 128 + signal.SIGTERM
+    finally:
+        shell.kill()
+    assert slurm.calls("scontrol") == ["requeue 42"]
+
+
+# slurm/submit.sh
+
+
+@pytest.fixture
+def login_node(commands: Commands) -> Commands:
+    """Where jobs are submitted: sbatch numbers them from 101 on."""
+    commands.add("python", 'echo "scout: $SCOUT"')
+    commands.add(
+        "sbatch",
+        """number=$((100 + $(grep -c '^sbatch ' "$CALLS")))
+[[ $number != "${REFUSE_NUMBER:-}" ]] || exit 1
+echo "$number${CLUSTER:-}" """,
+    )
+    commands.add("scancel", "")
+    commands.env["SCOUT"] = "{}"
+    return commands
+
+
+def ours(login_node: Commands) -> None:
+    """Take the program itself in place of its stand-in."""
+    (login_node.bin / "python").unlink()
+    (login_node.bin / "python").symlink_to(sys.executable)
+    login_node.env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+
+
+@pytest.mark.parametrize("cluster", ["", ";north"])
+@pytest.mark.parametrize("stages", [CHAIN, STAGES])
+def test_submit_chains_the_stages(
+    login_node: Commands, cluster: str, stages: tuple[str, ...], tmp_path: Path
+) -> None:
+    login_node.env["CLUSTER"] = cluster
+    login_node.env["SCOUT"] = "" if "scout" in stages else "{}"
+    done = login_node.run(str(ROOT / "slurm/submit.sh"), "mine", "preset=paper", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    calls = login_node.calls("sbatch")
+    assert len(calls) == len(stages)
+    for number, (name, call) in enumerate(zip(stages, calls, strict=True), start=101):
+        after = f" --dependency=afterok:{number - 1} --kill-on-invalid-dep=yes"
+        assert call == (
+            f"--parsable --job-name=mine-{name}{after if number > 101 else ''}"
+            f" slurm/{name}.sbatch run=mine preset=paper"
+        )
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        [str(number), name] for number, name in enumerate(stages, start=101)
+    ]
+
+
+@pytest.mark.parametrize(("preset", "first"), [("quick", "rollouts"), ("laptop", "scout")])
+def test_submit_begins_with_a_scout_where_the_preset_has_one(
+    login_node: Commands, preset: str, first: str
+) -> None:
+    ours(login_node)
+    done = login_node.run("slurm/submit.sh", "mine", f"preset={preset}")
+    assert done.returncode == 0, done.stderr
+    assert login_node.calls("sbatch")[0].startswith(f"--parsable --job-name=mine-{first} ")
+
+
+def test_submit_withdraws_the_chain_when_a_stage_is_refused(login_node: Commands) -> None:
+    login_node.env["REFUSE_NUMBER"] = "103"
+    done = login_node.run("slurm/submit.sh", "mine")
+    assert done.returncode != 0
+    assert login_node.calls("scancel") == ["101 102"]
+    assert "sbatch refused" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("preset=paper",), ("--help",)])
+def test_submit_without_a_run_shows_its_usage(
+    login_node: Commands, arguments: tuple[str, ...]
+) -> None:
+    done = login_node.run("slurm/submit.sh", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: slurm/submit.sh RUN")
+    assert login_node.calls("sbatch") == []
+
+
+def test_submit_refuses_a_mistyped_key_before_it_queues(login_node: Commands) -> None:
+    ours(login_node)
+    done = login_node.run("slurm/submit.sh", "mine", "vae.latnt_size=64")
+    assert done.returncode == 1
+    assert "vae.latnt_size" in done.stderr
+    assert login_node.calls("sbatch") == []
