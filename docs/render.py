@@ -1,8 +1,9 @@
 """Puts measured figures into the documentation; none is typed by hand.
 
-    python docs/render.py data/quick            # take over the results of a run, and its film
+    python docs/render.py data/quick            # take over the results of a run
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json
+    python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/
     python docs/render.py                       # render the pages again
 
 What was taken over lies in ``docs/results/`` as JSON. A page has regions ``<!-- name -->`` to
@@ -11,30 +12,65 @@ What was taken over lies in ``docs/results/`` as JSON. A page has regions ``<!--
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import imageio_ffmpeg
 
 from worldmodels.artifacts import read_json, write_json
+from worldmodels.reporting.charts import Chart, draw
+from worldmodels.reporting.curve import PAPER_CURVE, Point, learning_curve
 from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, score_rows
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS / "results"
-PAGES = (DOCS.parent / "README.md", DOCS / "carracing.md")
+PRETRAINED = DOCS.parent / "pretrained" / "carracing"
+PAGES = (DOCS.parent / "README.md", DOCS / "carracing.md", DOCS / "results.md")
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
+PICTURES = {"episodes": "rollouts/contact_sheet.png", "vision": "vae/reconstructions.png"}
+SCOUT = tuple(f"scout/{stage}" for stage in STAGES[:-1])
 
 
 def take_run(folder: Path) -> None:
-    """Keep what a run's page needs: manifests, scores, and its film as a GIF."""
-    manifests = {stage: read_json(folder / stage / "manifest.json") for stage in STAGES}
-    scores = read_json(folder / "evaluate" / "scores.json")
-    write_json(RESULTS / f"{folder.name}.json", {"scores": scores, "stages": manifests})
+    """Keep what a run's page needs: manifests, scores, and its search."""
+    manifests = {
+        stage: read_json(folder / stage / "manifest.json")
+        for stage in (*SCOUT, *STAGES)
+        if (folder / stage).exists()
+    }
+    record = {
+        "scores": read_json(folder / "evaluate" / "scores.json"),
+        "stages": manifests,
+        "curve": learning_curve(folder / "controller"),
+    }
+    write_json(RESULTS / f"{folder.name}.json", record)
+
+
+def publish(folder: Path) -> None:
+    """Copy a run's agent to ``pretrained/carracing/``, with a card, and keep its pictures."""
+    source = folder / "controller" / "agent"
+    PRETRAINED.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        shutil.copyfile(path, PRETRAINED / path.name)
+    run = read_json(RESULTS / f"{folder.name}.json")
+    search = run["stages"]["controller"]
+    hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600
+    card = CARD.format(
+        size=f"{sum(path.stat().st_size for path in source.iterdir()) / 1e6:.1f}",
+        scores=_scores(run),
+        hours=f"{hours:.1f}",
+        steps=f"{search['summary']['steps'] / 1e6:.1f}",
+        generations=search["summary"]["generations"],
+        maker=_maker(run),
+    )
+    (PRETRAINED / "README.md").write_text(card)
+    for name, path in PICTURES.items():
+        shutil.copyfile(folder / path, RESULTS / f"{folder.name}-{name}.png")
     film = folder / "evaluate" / "median.mp4"
     # Every fourth frame of ten seconds, at half the size, with a palette of its own.
     chain = "select=not(mod(n\\,4)),setpts=N/12.5/TB,scale=iw/2:-1:flags=neighbor,split[a][b];"
@@ -44,8 +80,33 @@ def take_run(folder: Path) -> None:
     subprocess.run([str(word) for word in command], check=True)
 
 
+CARD = """# An agent for CarRacing-v3
+
+A VAE (4.35 M parameters), an MDN-RNN (0.42 M) and a linear controller (867), trained by
+
+    python -m worldmodels stage=all preset=laptop
+
+{scores}
+Played in Gymnasium's own CarRacing-v3, 1,000 steps at most. The same figure, or another with other
+seeds:
+
+    python -m worldmodels stage=evaluate run=check model=pretrained/carracing evaluate.first_seed=0
+
+- {size} MB of safetensors, no pickle; V is in bfloat16, in which it was used in training.
+- It sees the upper 84 of the 96 rows of a frame, reduced to 64x64, in the default colours. Other
+  colours (`domain_randomize`) and other games are strange to it.
+- The controller was selected on other seeds than it was trained on, and is judged on others again
+  (`worldmodels/seeds.py`).
+- Made in {hours} hours, judging included; its search took {generations} generations, {steps} M
+  steps.
+- Made by {maker}
+MIT licence. How it learned: [docs/results.md](../../docs/results.md).
+"""
+
+
 def render() -> None:
-    """Write every region of every page."""
+    """Draw the curves, and write every region of every page."""
+    draw_curves(read_json(RESULTS / "laptop.json"))
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
 
@@ -60,16 +121,50 @@ def rendered(text: str) -> str:
 
 def regions() -> dict[str, str]:
     """Region -> Markdown."""
-    quick = read_json(RESULTS / "quick.json")
-    bench = read_json(RESULTS / "throughput.json")
+    quick, laptop = (read_json(RESULTS / f"{name}.json") for name in ("quick", "laptop"))
     return {
-        "scores": _scores(quick),
-        "likelihood": _likelihood(quick),
-        "stages": _stages(quick),
-        "throughput": _throughput(bench),
+        "scores": _scores(laptop),
+        "quick_scores": _scores(quick),
+        "likelihood": _likelihood(laptop),
+        "stages": _stages(laptop),
+        "quick_stages": _stages(quick),
+        "maker": _maker(laptop),
+        "throughput": _throughput(read_json(RESULTS / "throughput.json")),
         "parity": _parity(read_json(RESULTS / "carracing_parity.json")),
         "speed": _speed(read_json(RESULTS / "carracing_speed.json")),
     }
+
+
+def draw_curves(laptop: dict[str, Any]) -> None:
+    """The search of the laptop run beside the paper's curve."""
+    lines = {"this run": [Point(*point) for point in laptop["curve"]], "paper": list(PAPER_CURVE)}
+    _curves("learning-steps", lines, "steps played in training", lambda point: point.steps)
+    _curves("learning-hours", lines, "hours", lambda point: point.seconds / 3600)
+
+
+def _curves(
+    name: str, lines: dict[str, list[Point]], x_label: str, x: Callable[[Point], float]
+) -> None:
+    """Write ``<name>.svg``, legible on a white page and on a black one."""
+    chart = Chart({label: label for label in lines}, x_label, "return", log_x="paper" in lines)
+    rows = [(x(p), label, p.score, 0.0) for label, points in lines.items() for p in points]
+    svg = draw(chart, rows)
+    assert svg is not None
+    head, rest = svg.split(">", 1)
+    style = "<style>svg{color:#222}@media(prefers-color-scheme:dark){svg{color:#ddd}}</style>"
+    (RESULTS / f"{name}.svg").write_text(f"{head}>{style}{rest}")
+
+
+def _maker(run: dict[str, Any]) -> str:
+    """What made a run: hardware, versions, commits."""
+    manifests = run["stages"].values()
+    makers = {
+        f"{m['machine']}, Python {m['python']}, "
+        + ", ".join(f"{name} {version}" for name, version in m["versions"].items())
+        for m in manifests
+    }
+    commits = ", ".join(sorted({str(m["commit"]) for m in manifests}))
+    return "".join(f"{maker}; commit {commits}.\n" for maker in sorted(makers))
 
 
 def _scores(run: dict[str, Any]) -> str:
@@ -192,10 +287,15 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def main() -> None:
     """Take over what is named, then render."""
-    for name in sys.argv[1:]:
-        path = Path(name)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paths", nargs="*", type=Path, help="runs and files of figures")
+    parser.add_argument("--publish", action="store_true", help="the runs' agent as well")
+    options = parser.parse_args()
+    for path in options.paths:
         if path.is_dir():
             take_run(path)
+            if options.publish:
+                publish(path)
         else:
             shutil.copyfile(path, RESULTS / path.name)
     render()

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -146,8 +147,17 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "commit": commit,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
     }
+
+
+def _processor() -> str:
+    """The architecture, and where Linux tells it the model."""
+    found = None
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text()
+        found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return f"{platform.machine()}, {found[1]}" if found else platform.machine()
 
 
 @dataclass

@@ -40,6 +40,7 @@ class Chart:
         x_label: of the horizontal axis.
         y_label: of the vertical axis.
         log: whether the vertical axis is logarithmic.
+        log_x: whether the horizontal axis is.
         along: metric whose running sum is the horizontal axis; the step if None.
     """
 
@@ -47,6 +48,7 @@ class Chart:
     x_label: str
     y_label: str
     log: bool = False
+    log_x: bool = False
     along: str | None = None
 
 
@@ -74,6 +76,8 @@ def draw(chart: Chart, rows: list[Row]) -> str | None:
         axes.set_ylabel(chart.y_label)
         if chart.log:
             axes.set_yscale("log")
+        if chart.log_x:
+            axes.set_xscale("log")
         axes.grid(alpha=0.2, color=_INK)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize="small")
