@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 
 from worldmodels.agent import load_agent
-from worldmodels.artifacts import read_json
+from worldmodels.artifacts import fingerprint_file, read_json
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.evolution.fitness import Packet
 from worldmodels.worlds.recipes import RealRecipe
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "pretrained" / "carracing"
+
+
+def test_it_is_the_agent_that_was_judged() -> None:
+    judged = read_json(ROOT / "docs" / "results" / "laptop.json")["stages"]["evaluate"]
+    files = [*sorted(FOLDER.glob("*.safetensors")), FOLDER / "agent.json"]
+    assert "-".join(fingerprint_file(path)[:8] for path in files) == judged["inputs"]["agent"]
 
 
 def test_it_is_small_enough_for_git() -> None:
