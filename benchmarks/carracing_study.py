@@ -1,8 +1,8 @@
 """What each part of the laptop run is worth: ``make study``, many hours on two cores.
 
-Each row is a variant of ``run=laptop``, which must be there, on a seventh of its steps: with its V
-and M, or with an M of its own, and judged on the native engine on seeds 0 to 99. Runs that are done
-are passed over, so that it can be stopped and started again.
+Each row is a variant of ``run=laptop``, which must be there, on a fourteenth of its steps: with its
+V and M, or with an M of its own, and judged on the native engine on seeds 0 to 99. Runs that are
+done are passed over, so that it can be stopped and started again.
 
     python benchmarks/carracing_study.py --list      # the commands, one a line
     python benchmarks/carracing_study.py ablation    # one group of them
@@ -22,9 +22,9 @@ from worldmodels.artifacts import provenance, read_json, write_json
 from worldmodels.reporting.curve import learning_curve
 from worldmodels.tracking import say
 
-BUDGET = 4_000_000
-"""Steps of a search in the game: a seventh of the laptop preset's."""
-DREAM_BUDGET = 40_000_000
+BUDGET = 2_000_000
+"""Steps of a search in the game: as many as the laptop preset's scout has."""
+DREAM_BUDGET = 20_000_000
 """Steps of a search in the dream, which are about ten times as fast."""
 SEEDS = (1, 2, 3)
 
@@ -71,8 +71,8 @@ class Row:
 def rows() -> list[Row]:
     """All tables, in the order of their worth."""
     z, one = "controller.features=z", (1,)
-    dream = ("controller.world=dream", "controller.latent=sampled")
-    means = ("controller.world=dream", "rnn.latent=mean", "controller.temperature=1.0")
+    dream = ("controller.world=dream", "controller.latent=sampled", "controller.dream_lanes=64")
+    means = (dream[0], "rnn.latent=mean", dream[2], "controller.temperature=1.0")
     long, short = ("rnn.sequence_length=400", "rnn.batch_size=4"), ("rnn.sequence_length=25",)
     return [
         Row("ablation", "full", "V, M and a linear C"),
