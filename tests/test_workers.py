@@ -58,6 +58,22 @@ class HangOnce:
 
 
 @dataclass(frozen=True)
+class Play:
+    """Starts a game, a process of its own, and dies beside it if told so."""
+
+    games: Path
+    dies: bool = False
+
+    def __call__(self, tool: str, heartbeat: Heartbeat) -> None:
+        again = self.games.exists()
+        game = subprocess.Popen(["sleep", "1000"])
+        with self.games.open("a") as file:
+            file.write(f"{game.pid}\n")
+        if self.dies and not again:
+            os._exit(3)
+
+
+@dataclass(frozen=True)
 class Die:
     def __call__(self, tool: str, heartbeat: Heartbeat) -> None:
         os._exit(3)
@@ -101,10 +117,20 @@ def test_a_workers_error_arrives_as_one_line() -> None:
         pool.map([Fail()])
 
 
-def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_games_that_workers_started_end_with_them(tmp_path: Path, dies: bool) -> None:
+    with Pool(tool, 1, timeout=60) as pool:
+        pool.map([Play(tmp_path / "games", dies)])
+        games = [int(pid) for pid in (tmp_path / "games").read_text().split()]
+        assert len(games) == 1 + dies
+        assert [running(pid) for pid in games] == [False] * dies + [True]
+    wait_for(lambda: not any(running(pid) for pid in games), seconds=10)
+
+
+def test_workers_and_their_games_die_with_a_killed_parent(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"""
-import os, time
+import os, subprocess, time
 from dataclasses import dataclass
 from worldmodels.workers import Pool
 

@@ -8,10 +8,10 @@ change nothing but the time it takes.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
 from collections import deque
@@ -31,6 +31,7 @@ ToolT = TypeVar("ToolT")
 Heartbeat = Callable[[int], None]
 ATTEMPTS = 3
 _BEAT_SECONDS = 0.5
+_CLOSING_SECONDS = 3.0
 # Read when a library is imported. Numba's pool would raise OpenMP's number for PyTorch too, and
 # threads that spin on each other's cores cost more than half of the throughput (measured).
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -56,6 +57,15 @@ class _Worker:
     connection: Connection
     job: int | None = None
     heard: float = field(default_factory=time.monotonic)
+
+    def kill(self) -> None:
+        """End the worker, and what it has started: a game may be a process of its own."""
+        assert self.process.pid is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()  # should it not have come to lead its group yet
+        self.process.join()
+        self.connection.close()
 
 
 class Pool(Generic[ToolT]):
@@ -125,12 +135,13 @@ class Pool(Generic[ToolT]):
         return results
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers: they are let close what they have, but not for long."""
         for worker in self._workers:
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.join()
             worker.connection.close()
+        patience = time.monotonic() + _CLOSING_SECONDS
+        for worker in self._workers:
+            worker.process.join(max(0.0, patience - time.monotonic()))
+            worker.kill()
         self._workers = []
         if self._tool is not None and hasattr(self._tool, "close"):
             self._tool.close()
@@ -155,9 +166,7 @@ class Pool(Generic[ToolT]):
 
     def _start(self) -> _Worker:
         ours, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(
-            target=_serve, args=(theirs, self._setup, os.getpid()), daemon=False
-        )
+        process = _SPAWN.Process(target=_serve, args=(theirs, self._setup), daemon=False)
         with _environment(_ONE_THREAD):
             process.start()
         theirs.close()
@@ -188,9 +197,7 @@ class Pool(Generic[ToolT]):
 
     def _retry(self, worker: _Worker, queue: deque[int], attempts: list[int], what: str) -> None:
         """Replace a worker and put its job back at the head of the queue."""
-        worker.process.kill()
-        worker.process.join()
-        worker.connection.close()
+        worker.kill()
         self.replaced += 1
         if worker.job is not None:
             attempts[worker.job] += 1
@@ -219,41 +226,48 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _serve(connection: Connection, setup: Callable[[], Any], parent: int) -> None:
+def _serve(connection: Connection, setup: Callable[[], Any]) -> None:
     """The life of a worker: build the tool, then do jobs until the pipe closes."""
-    _die_with(parent)
+    os.setpgid(0, 0)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
     # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     reporter = _Reporter(connection)
+    tool: Any = None
     try:
         tool = setup()
         while True:
-            try:
-                job = connection.recv()
-            except EOFError:
-                return
+            job = connection.recv()
             result = job(tool, reporter.beat)
             reporter.flush()
             connection.send(("done", result))
-    except WorldModelsError as error:
-        connection.send(("error", str(error)))
-    except (BrokenPipeError, ConnectionResetError):
-        return
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the pool has closed
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{os.path.basename(last.filename)}:{last.lineno}"
-        line = f"{type(error).__name__} in a worker ({place}): {error}".replace("\n", " ")
-        connection.send(("error", line))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.send(("error", _line_of(error)))
+    finally:
+        if hasattr(tool, "close"):
+            tool.close()
 
 
-def _die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, by whatever death."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux only
-    if os.getppid() != parent:
-        os._exit(1)
+def _line_of(error: Exception) -> str:
+    """What the parent says of an error in a worker."""
+    if isinstance(error, WorldModelsError):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(last.filename)}:{last.lineno}"
+    return f"{type(error).__name__} in a worker ({place}): {error}".replace("\n", " ")
+
+
+def _die_with_parent() -> None:
+    """Wait for the parent's death, by whatever it dies, and take all of this group along."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.killpg(0, signal.SIGKILL)
 
 
 class _Reporter:
