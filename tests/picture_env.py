@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
 Frame = NDArray[np.uint8]
@@ -18,12 +18,13 @@ Frame = NDArray[np.uint8]
 class Countdown(gymnasium.Env[Frame, Any]):
     """Terminates after `seed` steps; every pixel of a frame is the number of steps simulated.
 
-    Its process dies at the step `dies_at` if that is also the last one; at 0, as it starts.
+    Its process dies at the step `dies_at` if that is also the last one; at 0, as it starts. Infos
+    tell what was done.
     """
 
-    def __init__(self, dies_at: int | None = None, discrete: bool = False) -> None:
+    def __init__(self, dies_at: int | None = None, actions: Space[Any] | None = None) -> None:
         self.observation_space = Box(0, 255, (8, 8, 3), np.uint8)
-        self.action_space = Discrete(2) if discrete else Box(-1, 1, (2,), np.float32)
+        self.action_space = actions or Box(-1, 1, (2,), np.float32)
         self._dies_at = dies_at
         if dies_at == 0 and multiprocessing.parent_process() is not None:
             os._exit(1)
@@ -42,7 +43,26 @@ class Countdown(gymnasium.Env[Frame, Any]):
         self._steps += 1
         if self._steps == self._dies_at == self._length:
             os._exit(1)
-        return self._frame(), 1.0, self._steps == self._length, False, {"steps": self._steps}
+        return self._frame(), 1.0, self._steps == self._length, False, self._info(action)
+
+    def _info(self, action: Any) -> dict[str, Any]:
+        return {"steps": self._steps, "done": np.asarray(action)}
+
+
+class Console(Countdown):
+    """A countdown beside other observations; the step that ends it shows nothing, as ViZDoom's."""
+
+    def __init__(self, pictures: int = 1) -> None:
+        super().__init__()
+        spaces: dict[str, Space[Any]] = {"health": Box(0, 1, (1,), np.float32)}
+        spaces |= {f"screen-{number}": self.observation_space for number in range(pictures)}
+        self.observation_space = Dict(spaces)  # type: ignore[assignment]
+
+    def _frame(self) -> Any:
+        shown = self._steps if self._steps < (self._length or 0) else 0
+        spaces = self.observation_space.spaces  # type: ignore[attr-defined]
+        return {name: np.full(space.shape, shown, space.dtype) for name, space in spaces.items()}
 
 
 gymnasium.register("Countdown-v0", "picture_env:Countdown")
+gymnasium.register("Console-v0", "picture_env:Console")

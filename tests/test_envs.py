@@ -14,17 +14,12 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium.error import ResetNeeded
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
-from PIL import Image
 
 from worldmodels.envs.engines import EnvSpec, make_lanes, resolve_engine
 from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.envs.gymnasium_engine import GymnasiumLanes
-from worldmodels.envs.observation import PixelObservation
 from worldmodels.errors import ConfigError, WorkerError, WorldModelsError
 
 COUNTDOWN = "picture_env:Countdown-v0"
@@ -197,7 +192,7 @@ def test_reset_mask_restarts_some_lanes(processes: int) -> None:
 def test_infos_pass_through(countdown_lanes: GymnasiumLanes) -> None:
     countdown_lanes.reset(seed=[1, 9, 9])
     infos = [countdown_lanes.step(np.zeros((3, 2), np.float32))[4] for _ in range(2)]
-    assert set(infos[0]) == {"steps", "_steps"}
+    assert set(infos[0]) == {"steps", "_steps", "done", "_done"}
     assert infos[1]["steps"][1:].tolist() == [2, 2]
     assert infos[1]["_steps"].tolist() == [False, True, True]
 
@@ -381,7 +376,9 @@ def test_seeds_as_gymnasium_defines_them(countdown_lanes: GymnasiumLanes) -> Non
         (EnvSpec(engine="gymnasium", kwargs={"wheels": 5}), 1, "wheels"),
         (EnvSpec(id="Pendulum-v1", engine="gymnasium"), 1, "pictures"),
         (EnvSpec(id=COUNTDOWN, crop_rows=9), 1, "crop_rows=9.*8 rows"),
-        (EnvSpec(id=COUNTDOWN, crop_rows=4, kwargs={"discrete": True}), 1, "Discrete"),
+        (EnvSpec(id="picture_env:Console-v0", kwargs={"pictures": 2}), 1, "2 of its observations"),
+        (EnvSpec(id="picture_env:Console-v0", kwargs={"pictures": 0}), 1, "0 of its observations"),
+        (EnvSpec(id="no_such_game:Game-v0"), 1, "No module named 'no_such_game': install"),
         (EnvSpec(id=COUNTDOWN, engine="envpool"), 1, "env.engine=gymnasium"),
         (EnvSpec(id=COUNTDOWN), 0, "lanes=0"),
     ],
@@ -410,52 +407,3 @@ def test_engines_resolve() -> None:
         resolve_engine(EnvSpec(id=COUNTDOWN, engine="native"))
     with pytest.raises(ConfigError, match=r"env.kwargs: .*colour"):
         make_lanes(EnvSpec(kwargs={"colour": 1}), lanes=1)
-
-
-# ------------------------------------------------------------------------------ pictures
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.tuples(st.integers(1, 3), st.integers(8, 40), st.integers(8, 40)).flatmap(
-        lambda shape: arrays(np.uint8, (*shape, 3))
-    ),
-    st.integers(1, 24),
-    st.integers(1, 8) | st.none(),
-)
-def test_frames_are_reduced_as_pil_reduces_them(
-    pictures: NDArray[np.uint8], size: int, crop_rows: int | None
-) -> None:
-    lanes, rows, columns, _ = pictures.shape
-    env = PixelObservation(SyncVectorEnv([Blank(rows, columns)] * lanes), size, crop_rows)
-    frames = env.observations(pictures)
-    assert frames in env.observation_space
-    for picture, frame in zip(pictures, frames, strict=True):
-        image = Image.fromarray(picture[: crop_rows or rows])
-        expected = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))
-        assert np.abs(frame.astype(int) - expected.astype(int)).max() <= 1
-
-
-class Blank:
-    """Makes an environment of pictures of one size."""
-
-    def __init__(self, rows: int, columns: int) -> None:
-        self._shape = (rows, columns, 3)
-
-    def __call__(self) -> gymnasium.Env[Any, Any]:
-        env: gymnasium.Env[Any, Any] = gymnasium.Env()
-        env.observation_space = gymnasium.spaces.Box(0, 255, self._shape, np.uint8)
-        env.action_space = gymnasium.spaces.Box(-1, 1, (1,))
-        return env
-
-
-def test_the_dashboard_is_cropped() -> None:
-    """CarRacing draws a black bar below row 84: it fills the lowest row of a whole picture."""
-    black = []
-    for crop_rows in (None, 84):
-        spec = EnvSpec(engine="gymnasium", crop_rows=crop_rows)
-        with closing(make_lanes(spec, lanes=1)) as env:
-            frames, _ = env.reset(seed=[1])  # type: ignore[arg-type]
-            black.append((frames[0, -1].max(axis=-1) < 10).mean())
-    assert black[0] == 1
-    assert black[1] < 0.5

@@ -16,10 +16,14 @@ import torch
 from worldmodels import weights
 from worldmodels.artifacts import read_json, write_json
 from worldmodels.errors import ArtifactError
-from worldmodels.models.controller import SQUASHINGS, Head
+from worldmodels.models.controller import Head, squashing
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 
+MEMORY_SIZES = (
+    *("latent_size", "action_size", "hidden_size", "mixtures"),
+    *("shared", "sampled", "restart", "reward_weight"),
+)
 ModuleT = TypeVar("ModuleT", ConvVAE, MDNRNN)
 
 
@@ -29,11 +33,13 @@ class Wiring:
 
     Args:
         use_hidden: C sees M's hidden state beside z.
+        use_cell: and M's cell state.
         sampled: z is drawn from its posterior, not its mean.
         hidden_after: see `worldmodels.worlds.real.Perception`.
         squash: names of the actions' squashings.
         env_id: the environment it was trained for.
         hidden_units: of C; 0 is a linear controller.
+        bias: C has biases.
     """
 
     use_hidden: bool
@@ -42,11 +48,17 @@ class Wiring:
     squash: tuple[str, ...]
     env_id: str
     hidden_units: int = 0
+    use_cell: bool = False
+    bias: bool = True
 
     @property
     def head(self) -> Head:
         """C's own shape."""
-        return Head(self.squash, self.hidden_units)
+        return Head(self.squash, self.hidden_units, self.bias)
+
+    def features(self, latent_size: int, hidden_size: int) -> int:
+        """How many numbers C sees."""
+        return latent_size + hidden_size * (self.use_hidden + self.use_cell)
 
 
 @dataclass(frozen=True)
@@ -72,8 +84,7 @@ def load_vision(path: Path) -> ConvVAE:
 
 def save_memory(path: Path, memory: MDNRNN) -> None:
     """Write M with the sizes needed to build it again."""
-    names = ("latent_size", "action_size", "hidden_size", "mixtures", "shared", "sampled")
-    sizes = {name: getattr(memory, name) for name in names}
+    sizes = {name: getattr(memory, name) for name in MEMORY_SIZES}
     weights.save(path, {"sizes": sizes, "module": memory.state_dict()})
 
 
@@ -118,12 +129,10 @@ def load_agent(folder: Path) -> Agent:
         raise ArtifactError(
             f"{folder / 'agent.json'} does not describe an agent: {error}"
         ) from None
-    unknown = [name for name in wiring.squash if name not in SQUASHINGS]
-    if unknown:
-        raise ArtifactError(
-            f"{folder / 'agent.json'}: unknown squashing {unknown[0]!r}, known are"
-            f" {', '.join(SQUASHINGS)}"
-        )
+    try:
+        squashing(wiring.squash)
+    except (KeyError, ValueError) as error:
+        raise ArtifactError(f"{folder / 'agent.json'}: unknown squashing {error}") from None
     vision = load_vision(folder / "vae.safetensors")
     memory = load_memory(folder / "rnn.safetensors") if wiring.use_hidden else None
     tree = weights.load(folder / "controller.safetensors")
@@ -136,14 +145,12 @@ def check_fit(
     where: Path, count: int, vision: ConvVAE, memory: MDNRNN | None, wiring: Wiring
 ) -> None:
     """Raise `ArtifactError` unless V, M and a controller of `count` parameters fit together."""
-    features = vision.latent_size
-    if memory is not None:
-        if memory.latent_size != vision.latent_size:
-            raise ArtifactError(
-                f"{where}: the RNN takes latents of {memory.latent_size}, the VAE gives"
-                f" {vision.latent_size}: train the RNN on this VAE"
-            )
-        features += memory.hidden_size
+    if memory is not None and memory.latent_size != vision.latent_size:
+        raise ArtifactError(
+            f"{where}: the RNN takes latents of {memory.latent_size}, the VAE gives"
+            f" {vision.latent_size}: train the RNN on this VAE"
+        )
+    features = wiring.features(vision.latent_size, memory.hidden_size if memory else 0)
     needed = wiring.head.size(features)
     if count != needed:
         raise ArtifactError(

@@ -81,10 +81,12 @@ class WorldKind(Enum):
 
 
 class Features(Enum):
-    """What the controller sees: the latent alone, or with the RNN's hidden state."""
+    """What the controller sees: the latent alone, with the RNN's hidden state, or with its cell and
+    hidden state."""
 
     z = "z"
     zh = "zh"
+    zch = "zch"
 
 
 class LatentChoice(Enum):
@@ -128,7 +130,8 @@ class EnvConfig:
     size: int = 64  # side of the square frames that the models see
     lanes: int = 16  # episodes in one batch; changing it changes rounding, not meaning
     needs_display: bool = False
-    squash: list[str] = field(default_factory=lambda: ["tanh", "half_tanh", "clipped_tanh"])
+    squash: list[str] | None = None  # of each action; null: as its kind and its bounds ask for
+    lever: list[int] | None = None  # of a choice: what the thirds of one number in [-1, 1] do
     kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
 
 
@@ -170,8 +173,10 @@ class RNNConfig:
     learning_rate: float = 1e-3
     final_learning_rate: float = 1e-3  # reached by exponential decay; equal is constant
     gradient_clip: float = 1.0  # elementwise, as the paper's code clips
-    reward_weight: float = 0.1
+    restart: bool = False  # a further input tells the first step of an episode
+    reward_weight: float = 0.1  # 0: not predicted; a dream's return is then the steps survived
     termination_weight: float = 1.0
+    death_weight: float = 1.0  # of a step that ends an episode, against one that does not
     validation_fraction: float = 0.05
     baselines: bool = True  # train a single-Gaussian head for the table of likelihoods
 
@@ -195,9 +200,10 @@ class ControllerConfig:
     features: Features = Features.zh
     latent: LatentChoice = LatentChoice.sampled
     hidden: HiddenChoice = HiddenChoice.before
+    bias: bool = True
     hidden_units: int = 0  # of a layer with tanh; the paper's has none, and compares with 40
     temperature: float = 1.0  # of the dream
-    dream_lanes: int = 1024  # dreams in one batch
+    dream_lanes: int | None = None  # dreams in one batch; null: 64 on a CPU, 8192 on a GPU
     select_every: int = 25  # generations between two evaluations on the selection seeds
     select_episodes: int = 64
 

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv, warm_up
+from worldmodels.envs.controls import in_hand
 from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.envs.gymnasium_engine import GymnasiumLanes
 from worldmodels.envs.observation import PixelObservation
@@ -38,6 +37,7 @@ class EnvSpec:
         max_steps: time limit of an episode in steps; reaching it is truncation.
         crop_rows: rows of the picture to keep from the top; None keeps all.
         size: side of the square frames in pixels.
+        lever: actions of a choice that are done by the thirds of one number, see `controls`.
         kwargs: further arguments of the engine's own `make`.
 
     Raises:
@@ -49,6 +49,7 @@ class EnvSpec:
     max_steps: int = 1000
     crop_rows: int | None = 84
     size: int = 64
+    lever: tuple[int, ...] | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,7 +104,8 @@ def make_lanes(
 
     - `reset(seed=[s_0, ..., s_N-1])` starts in lane i the episode of seed s_i, the same whichever
       lane it is, how many there are and what ran before. Seeds are in 0..2**31 - 1.
-    - `step(actions)` takes finite ``(N, A)`` and returns frames ``(N, size, size, 3)`` uint8,
+    - `step(actions)` takes finite ``(N, A)``, whatever kind of actions the environment has (see
+      `controls`), and returns frames ``(N, size, size, 3)`` uint8,
       rewards ``(N,)`` float64, terminated and truncated ``(N,)`` bool, and infos. Only the time
       limit of `spec.max_steps` truncates.
     - A lane that has ended is frozen until the next reset: it costs no simulation and returns its
@@ -122,7 +124,8 @@ def make_lanes(
             can use it, and returns torch tensors; every other engine has its frames on the host.
 
     Raises:
-        ConfigError: the environment cannot be made, or shows no pictures, or takes no vectors.
+        ConfigError: the environment cannot be made, or shows no pictures, or has actions of a kind
+            that is not supported.
     """
     for name, number in (("lanes", lanes), ("processes", processes)):
         if number < 1:
@@ -136,8 +139,8 @@ def make_lanes(
         engine = EnvPoolLanes if chosen == "envpool" else GymnasiumLanes
         env = engine(spec.id, lanes, processes, spec.max_steps, spec.kwargs)
     try:
-        _refuse_other_actions(spec.id, env)
-        return PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
+        seen = PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
+        return in_hand(spec.id, seen, spec.lever)
     except ConfigError:
         env.close()
         raise
@@ -178,17 +181,3 @@ def _native_lanes(
         )
     except TypeError as error:
         raise ConfigError(f"env.kwargs: {error}: the native engine has no such argument") from error
-
-
-def _refuse_other_actions(env_id: str, env: VectorEnv[Any, Any, Any]) -> None:
-    space = env.single_action_space
-    if not (
-        isinstance(space, Box)
-        and len(space.shape) == 1
-        and np.issubdtype(space.dtype, np.floating)
-        and space.is_bounded()
-    ):
-        raise ConfigError(
-            f"env.id={env_id}: actions are {space}, not bounded vectors: "
-            "choose an environment with continuous actions"
-        )

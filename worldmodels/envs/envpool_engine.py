@@ -117,7 +117,7 @@ class EnvPoolLanes(VectorEnv[Observations, Actions, NDArray[Any]]):
         """
         if self._pool is None:
             raise ResetNeeded("Cannot step lanes before reset or after close")
-        actions = check_actions(actions, self.action_space.shape or ())
+        actions = check_actions(actions, self.action_space)
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         # EnvPool restarts an ended lane when it is stepped again, so only the others are.
         running = np.flatnonzero(~(self._terminated | self._truncated)).astype(np.int32)

@@ -16,10 +16,18 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import gymnasium
+from gymnasium.spaces import Dict
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from worldmodels.envs.lanes import Actions, LaneStep, Observations, check_actions, check_seeds
+from worldmodels.envs.lanes import (
+    Actions,
+    LaneStep,
+    Observations,
+    check_actions,
+    check_seeds,
+    is_picture,
+)
 from worldmodels.errors import ConfigError, WorkerError
 
 _TERMINATED = "lane_terminated"
@@ -58,6 +66,37 @@ class _Lane(gymnasium.Wrapper[Observations, Any, Observations, Any]):
         return self._last_observation, reward, False, False, {**info, **flags}
 
 
+class _Screen(gymnasium.ObservationWrapper[Observations, Any, Any]):
+    """The one picture among several observations; of a step that has none, the one before.
+
+    ViZDoom shows zeros in the step that ends an episode, for then there is no game any more.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        assert isinstance(env.observation_space, Dict)
+        spaces = env.observation_space.spaces
+        pictures = [name for name, space in spaces.items() if is_picture(space)]
+        if len(pictures) != 1:
+            raise ConfigError(
+                f"env.id: {len(pictures)} of its observations ({', '.join(spaces)}) are uint8"
+                " pictures (H, W, 3): supported are environments with one"
+            )
+        self._name = pictures[0]
+        self.observation_space = spaces[self._name]
+        self._last: Observations | None = None
+
+    def reset(self, **kwargs: Any) -> tuple[Observations, dict[str, Any]]:
+        self._last = None
+        return super().reset(**kwargs)
+
+    def observation(self, observation: Any) -> Observations:
+        picture: Observations = observation[self._name]
+        if self._last is None or picture.any():
+            self._last = picture
+        return self._last
+
+
 class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions, NDArray[Any]]):
     """N lanes of a Gymnasium environment, in lockstep, without autoreset.
 
@@ -74,7 +113,7 @@ class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions,
         kwargs: further arguments of `gymnasium.make`.
 
     Raises:
-        ConfigError: Gymnasium cannot make this environment.
+        ConfigError: the environment cannot be made, or, in `reset`, cannot begin an episode.
         WorkerError: a lane's process died; also raised by `reset` and `step`.
     """
 
@@ -99,16 +138,22 @@ class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions,
                     max_concurrency=processes,
                 )
             )
-        except (gymnasium.error.Error, TypeError) as error:
-            reason = str(error).partition("\n")[0]
+        except ModuleNotFoundError as error:
+            reason = str(error).partition(". ")[0]
             raise ConfigError(
-                f"env.id={env_id}: gymnasium cannot make it ({reason}): check env.id and env.kwargs"
+                f"env.id={env_id}: {reason}: install what has it (for Doom: pip install"
+                " 'worldmodels[doom]')"
             ) from error
+        except ConfigError:
+            raise
         except (EOFError, ConnectionError) as error:
             raise WorkerError(
                 f"env.id={env_id}: a lane's process died as it started (out of memory, or a script "
                 'without `if __name__ == "__main__":`?): use fewer lanes, or one process'
             ) from error
+        except Exception as error:  # whatever a game raises whose files or arguments are wrong
+            raise _refusal(env_id, kwargs, "be made", error) from error
+        self._env_id, self._kwargs = env_id, kwargs
         # An exit without `close` must kill them, for they ignore the SIGTERM that Python ends
         # its children with.
         self._kill = partial(_kill, getattr(self.env, "processes", []))
@@ -120,12 +165,17 @@ class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions,
         """Start the episodes of these seeds, one for each lane."""
         seeds: Any = check_seeds(seed, self.num_envs)  # VectorWrapper's hint forgets the list
         with self._naming_dead_lanes():
-            # A copy, because Gymnasium takes the mask out of the dictionary.
-            return self.env.reset(seed=seeds, options=None if options is None else {**options})
+            try:
+                # A copy, because Gymnasium takes the mask out of the dictionary.
+                return self.env.reset(seed=seeds, options=None if options is None else {**options})
+            except (EOFError, ConnectionError):
+                raise
+            except Exception as error:  # a game may open its files here
+                raise _refusal(self._env_id, self._kwargs, "begin an episode", error) from error
 
     def step(self, actions: Actions) -> LaneStep:
         """Step the lanes that have not ended; ``actions (N, A)``."""
-        actions = check_actions(actions, self.action_space.shape or ())
+        actions = check_actions(actions, self.action_space)
         with self._naming_dead_lanes():
             observations, rewards, _, _, infos = self.env.step(actions)
         flags = {name: infos.pop(name) for name in (_TERMINATED, _TRUNCATED)}
@@ -164,7 +214,15 @@ def _make_lane(env_id: str, max_steps: int, kwargs: dict[str, Any], parent: int)
     env: gymnasium.Env[Observations, Any] = gymnasium.make(
         env_id, max_episode_steps=max_steps, disable_env_checker=True, **kwargs
     )
-    return _Lane(env)
+    return _Lane(_Screen(env) if isinstance(env.observation_space, Dict) else env)
+
+
+def _refusal(env_id: str, kwargs: Mapping[str, Any], what: str, error: Exception) -> ConfigError:
+    reason = str(error).strip().partition("\n")[0]
+    return ConfigError(
+        f"env.id={env_id}: it cannot {what} ({type(error).__name__}: {reason}): check env.id and"
+        f" env.kwargs={dict(kwargs)}"
+    )
 
 
 def _kill(processes: Sequence[BaseProcess]) -> None:

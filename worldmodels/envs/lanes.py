@@ -1,4 +1,4 @@
-"""What every engine asks of the seeds and actions it is given, and the types that lanes share."""
+"""What every engine asks of spaces, seeds and actions, and the types that lanes share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
 from worldmodels.errors import WorldModelsError
@@ -18,6 +19,12 @@ infos`` as `gymnasium.vector.VectorEnv.step` returns them."""
 
 _MAX_SEED = 2**31 - 1
 """The largest seed that every engine takes (EnvPool's are int32)."""
+
+
+def is_picture(space: Space[Any]) -> bool:
+    """Whether observations are colour pictures, ``uint8 (H, W, 3)``."""
+    shape = space.shape or ()
+    return isinstance(space, Box) and space.dtype == np.uint8 and len(shape) == 3 and shape[2] == 3
 
 
 def check_seeds(seed: int | Sequence[int] | None, lanes: int) -> list[int]:
@@ -48,20 +55,20 @@ def check_seeds(seed: int | Sequence[int] | None, lanes: int) -> list[int]:
     return seeds
 
 
-def check_actions(actions: NDArray[Any], shape: tuple[int, ...]) -> Actions:
-    """Return the actions as float32, or refuse them by name of the lane.
+def check_actions(actions: NDArray[Any], space: Space[Any]) -> NDArray[Any]:
+    """Return the actions as the space's own type, or refuse them by name of the lane.
 
     Args:
         actions: one action for each lane, ended lanes included.
-        shape: ``(N, A)``.
+        space: of all lanes, ``(N, A)`` floats or ``(N,)`` integers.
 
     Raises:
         WorldModelsError: another shape, or a number that is not finite.
     """
-    actions = np.asarray(actions, dtype=np.float32)
-    if actions.shape != shape:
+    actions = np.asarray(actions)
+    if actions.shape != space.shape:
         raise WorldModelsError(
-            f"actions have shape {actions.shape}, not (lanes, action size) = {shape}: "
+            f"actions have shape {actions.shape}, not (lanes, action size) = {space.shape}: "
             "give one action for each lane"
         )
     finite = np.isfinite(actions)
@@ -71,4 +78,4 @@ def check_actions(actions: NDArray[Any], shape: tuple[int, ...]) -> Actions:
             f"lane {lane}: action {actions[lane].tolist()} is not finite: "
             "the controller or the model before it has diverged"
         )
-    return actions
+    return actions.astype(space.dtype, copy=False)

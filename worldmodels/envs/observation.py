@@ -11,6 +11,7 @@ from gymnasium.vector import VectorEnv, VectorObservationWrapper
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
+from worldmodels.envs.lanes import is_picture
 from worldmodels.errors import ConfigError
 
 Frames = NDArray[np.uint8]
@@ -38,19 +39,15 @@ class PixelObservation(VectorObservationWrapper[Frames, Any, Frames, Any]):
     ) -> None:
         super().__init__(env)
         space = env.single_observation_space
-        if not (
-            isinstance(space, Box)
-            and space.dtype == np.uint8
-            and len(space.shape) == 3
-            and space.shape[2] == 3
-        ):
+        if not is_picture(space):
             raise ConfigError(
                 f"env.id: observations are {space}, not uint8 pictures (H, W, 3): "
                 "choose an environment that shows colour pictures"
             )
-        if crop_rows is not None and crop_rows > space.shape[0]:
+        rows, _, _ = space.shape or ()
+        if crop_rows is not None and crop_rows > rows:
             raise ConfigError(
-                f"env.crop_rows={crop_rows}: the pictures have {space.shape[0]} rows: "
+                f"env.crop_rows={crop_rows}: the pictures have {rows} rows: "
                 "choose fewer, or null to keep all"
             )
         self._crop_rows = crop_rows

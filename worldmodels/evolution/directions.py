@@ -24,7 +24,7 @@ class Directions:
     """Coordinates of controllers, and the controllers they stand for.
 
     Args:
-        centre: mean of the features, (features,).
+        centre: mean of the features, (features,); zero for controllers without biases.
         axes: scaled principal components, (features, components).
         head: of the controllers; the components stand in for the features of its first layer.
     """
@@ -33,11 +33,11 @@ class Directions:
         self.centre, self.axes, self.head = centre, axes, head
 
     @classmethod
-    def of(
-        cls, centre: np.ndarray, covariance: np.ndarray, components: int, head: Head
-    ) -> Directions:
-        """The leading components of features with this mean (features,) and covariance."""
-        variances, vectors = np.linalg.eigh(covariance)
+    def of(cls, mean: np.ndarray, moments: np.ndarray, components: int, head: Head) -> Directions:
+        """The leading components of features with this mean (features,) and these second moments
+        (features, features), about the mean where controllers have biases to make up for it."""
+        centre = mean if head.bias else np.zeros_like(mean)
+        variances, vectors = np.linalg.eigh(moments - np.outer(centre, centre))
         leading = slice(None, -components - 1, -1)
         deviations = np.sqrt(variances[leading].clip(min=1e-12))
         return cls(centre, vectors[:, leading] / np.sqrt(deviations), head)
@@ -51,14 +51,16 @@ class Directions:
         """Parameters (n, head.size(features)) float32 of controllers at (n, size)."""
         weight, bias, rest = self._first_layer(coordinates, self.axes.shape[1])
         weight = self.axes @ weight  # (n, features, outputs)
-        bias = bias - self.centre @ weight
+        if self.head.bias:
+            bias = bias - self.centre @ weight
         parts = (weight.reshape(len(weight), -1), bias, rest)
         return np.concatenate(parts, axis=1).astype(np.float32)
 
     def coordinates(self, parameters: np.ndarray) -> np.ndarray:
         """Where controllers with parameters (n, head.size(features)) are, or the nearest ones."""
         weight, bias, rest = self._first_layer(parameters, len(self.axes))
-        bias = bias + self.centre @ weight
+        if self.head.bias:
+            bias = bias + self.centre @ weight
         weight = np.linalg.pinv(self.axes) @ weight  # (n, components, outputs)
         return np.concatenate([weight.reshape(len(weight), -1), bias, rest], axis=1)
 
@@ -76,9 +78,10 @@ class Directions:
     def _first_layer(
         self, rows: np.ndarray, inputs: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Weights (n, inputs, outputs) and biases (n, outputs) of the first layer, and the rest."""
+        """Weights (n, inputs, outputs) of the first layer, its biases (n, outputs) or none (n, 0),
+        and the rest."""
         rows = np.asarray(rows, np.float64)
         outputs = self.head.layers(inputs)[0][1]
         count = inputs * outputs
-        weight = rows[:, :count].reshape(-1, inputs, outputs)
-        return weight, rows[:, count : count + outputs], rows[:, count + outputs :]
+        end = count + outputs * self.head.bias
+        return rows[:, :count].reshape(-1, inputs, outputs), rows[:, count:end], rows[:, end:]

@@ -5,11 +5,12 @@ Or with a hidden layer, which the paper compares with (section 2, "V model with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 SQUASHINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,  # [-1, 1]
@@ -17,18 +18,33 @@ SQUASHINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "clipped_tanh": lambda x: torch.tanh(x).clamp(min=0.0),  # [0, 1], 0 at rest
 }
 """How the paper's code maps an output to an action: steering, gas and brake of CarRacing."""
+CHOICE = "choice"
+"""In place of squashings, where an action is a choice: 1 for the largest output, 0 for the rest."""
+
+
+def squashing(names: Sequence[str]) -> Callable[[Tensor], Tensor]:
+    """What makes actions (..., actions) of outputs (..., actions); raises KeyError for a name that
+    is not known, ValueError for a choice among other actions."""
+    if CHOICE in names:
+        if set(names) != {CHOICE}:
+            raise ValueError(f"{', '.join(names)}: a choice stands for all outputs")
+        return lambda x: F.one_hot(x.argmax(dim=-1), x.shape[-1]).to(x.dtype)
+    functions = [SQUASHINGS[name] for name in names]
+    return lambda x: torch.stack([f(x[..., i]) for i, f in enumerate(functions)], dim=-1)
 
 
 class Head(NamedTuple):
     """What is between features and actions.
 
     Args:
-        squash: for each action the name of a squashing in `SQUASHINGS`.
+        squash: for each action the name of a squashing in `SQUASHINGS`, or for each `CHOICE`.
         hidden_units: of one layer with tanh; 0 is none, a linear controller.
+        bias: each output has one (not in the paper's code for Doom).
     """
 
     squash: tuple[str, ...]
     hidden_units: int = 0
+    bias: bool = True
 
     def layers(self, features: int) -> list[tuple[int, int]]:
         """Inputs and outputs of each layer."""
@@ -38,8 +54,8 @@ class Head(NamedTuple):
         return [(features, actions)]
 
     def size(self, features: int) -> int:
-        """Parameters of a controller: a weight for each input and a bias, for each output."""
-        return sum((inputs + 1) * outputs for inputs, outputs in self.layers(features))
+        """Parameters of a controller: a weight for each input, and a bias, for each output."""
+        return sum((inputs + self.bias) * outputs for inputs, outputs in self.layers(features))
 
 
 class Controllers:
@@ -60,14 +76,17 @@ class Controllers:
                 f"a controller of {feature_size} features and {head} has"
                 f" {head.size(feature_size)} parameters, not {parameters.shape[-1]}"
             )
-        self.squash = [SQUASHINGS[name] for name in head.squash]
+        self._squash = squashing(head.squash)
         self.layers: list[tuple[Tensor, Tensor]] = []
         at = 0
         for inputs, outputs in head.layers(feature_size):
             weight = parameters[:, at : at + inputs * outputs].reshape(-1, inputs, outputs)
             at += inputs * outputs
-            self.layers.append((weight, parameters[:, at : at + outputs]))
-            at += outputs
+            bias = parameters.new_zeros(len(parameters), outputs)
+            if head.bias:
+                bias = parameters[:, at : at + outputs]
+                at += outputs
+            self.layers.append((weight, bias))
 
     def act(self, features: Tensor) -> Tensor:
         """Actions (lanes, actions) from features (lanes, features)."""
@@ -75,7 +94,7 @@ class Controllers:
             if number:
                 features = torch.tanh(features)
             features = torch.baddbmm(bias.unsqueeze(1), features.unsqueeze(1), weight).squeeze(1)
-        return torch.stack([f(features[:, i]) for i, f in enumerate(self.squash)], dim=-1)
+        return self._squash(features)
 
     def keep(self, mask: Tensor) -> None:
         """Drop the lanes where `mask` (lanes,) is False."""

@@ -6,11 +6,10 @@ import logging
 import os
 import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import gymnasium
-import numpy as np
 import torch
 from lightning_fabric import Fabric
 
@@ -28,12 +27,12 @@ from worldmodels.config import (
     plain,
 )
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.envs.engines import EnvSpec, prepare, resolve_engine
+from worldmodels.envs.controls import Controls, controls_of
+from worldmodels.envs.engines import EnvSpec, make_lanes, prepare, resolve_engine
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
 from worldmodels.workers import Heartbeat, Pool, default_processes
-from worldmodels.worlds.collect import ActionBox
 from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
 
 
@@ -121,6 +120,7 @@ class Context:
             max_steps=env.max_steps,
             crop_rows=env.crop_rows,
             size=env.size,
+            lever=None if env.lever is None else tuple(env.lever),
             kwargs=dict(env.kwargs),
         )
         return replace(spec, engine=resolve_engine(spec))
@@ -130,35 +130,35 @@ class Context:
         keys = {f"env.{name}": plain(value) for name, value in vars(spec).items()}
         return keys | {"env.lanes": self.config.env.lanes}
 
-    def action_box(self) -> ActionBox:
-        """The bounds of the environment's actions."""
-        env = gymnasium.make(self.config.env.id, **self.config.env.kwargs)
+    @cached_property
+    def controls(self) -> Controls:
+        """What an agent has in its hands."""
+        env, spec = self.config.env, self.env_spec()
+        prepare(spec)
+        lanes = make_lanes(spec, 1)
         try:
-            space = env.action_space
-            if not isinstance(space, gymnasium.spaces.Box):
-                raise ConfigError(
-                    f"env.id={self.config.env.id}: its actions are {space}, not a Box"
-                )
-            low, high = (np.asarray(bound, float).tolist() for bound in (space.low, space.high))
+            controls = controls_of(lanes)
         finally:
-            env.close()
-        if len(low) != len(self.config.env.squash):
+            lanes.close()
+        if env.squash is not None and len(controls.low) != len(env.squash):
             raise ConfigError(
-                f"env.squash has {len(self.config.env.squash)} entries, {self.config.env.id} has"
-                f" {len(low)} actions"
+                f"env.squash has {len(env.squash)} entries, {env.id} has"
+                f" {len(controls.low)} actions"
             )
-        return ActionBox(tuple(low), tuple(high))
+        return controls
 
     def wiring(self) -> Wiring:
         """How the controller's world is wired."""
-        controller = self.config.controller
+        controller, squash = self.config.controller, self.config.env.squash
         return Wiring(
-            use_hidden=controller.features is Features.zh,
+            use_hidden=controller.features is not Features.z,
+            use_cell=controller.features is Features.zch,
             sampled=controller.latent is LatentChoice.sampled,
             hidden_after=controller.hidden is HiddenChoice.after,
-            squash=tuple(self.config.env.squash),
+            squash=self.controls.squash if squash is None else tuple(squash),
             env_id=self.config.env.id,
             hidden_units=controller.hidden_units,
+            bias=controller.bias,
         )
 
     @property
@@ -181,6 +181,7 @@ class Context:
             memory=memory if wiring.use_hidden else None,
             sampled=wiring.sampled,
             hidden_after=wiring.hidden_after,
+            use_cell=wiring.use_cell,
             device=str(self.device),
             bfloat16=self.bfloat16,
         )
@@ -195,7 +196,9 @@ class Context:
             use_hidden=wiring.use_hidden,
             sampled=wiring.sampled,
             hidden_after=wiring.hidden_after,
+            use_cell=wiring.use_cell,
             device=str(self.device),
+            bfloat16=self.bfloat16,
         )
 
     def pool(

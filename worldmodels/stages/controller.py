@@ -28,6 +28,10 @@ from worldmodels.worlds.world import World
 
 RELIABILITY = 0.7
 """Share of the variance of the candidates' scores that is to be their own."""
+CPU_DREAM_LANES = 64
+"""Dreams in one batch: enough for a core's products, and few enough that all cores have some."""
+GPU_DREAM_LANES = 8192
+"""A GPU wants them all at once."""
 GROWTH = 1.1
 """How much more or fewer episodes the next generation may have."""
 
@@ -109,8 +113,10 @@ class _Evolution:
         self.rnn_path = context.run.locate("rnn") / "rnn.safetensors"
         self.vision = load_vision(self.vae_path)
         self.memory = load_memory(self.rnn_path) if self.wiring.use_hidden else None
-        features = self.vision.latent_size + (self.memory.hidden_size if self.memory else 0)
-        self.directions = self._directions(features)
+        hidden_size = self.memory.hidden_size if self.memory else 0
+        self.directions = self._directions(
+            self.wiring.features(self.vision.latent_size, hidden_size)
+        )
         self.search = Search(
             self.directions.size,
             self.config.population,
@@ -267,8 +273,8 @@ class _Evolution:
         if not path.exists():
             latents = LatentSet(self.context.run.locate("rnn") / "latents.h5")
             with threadpool_limits(1):  # for the same rounding, however many cores there are
-                mean, covariance = feature_moments(latents, self.memory)
-                Directions.of(mean, covariance, self.config.components, head).save(path)
+                mean, moments = feature_moments(latents, self.memory, self.wiring.use_cell)
+                Directions.of(mean, moments, self.config.components, head).save(path)
         return Directions.load(path, head)
 
     def _previous_mean(self) -> np.ndarray | None:
@@ -281,8 +287,10 @@ class _Evolution:
 
     @property
     def _lanes(self) -> int:
-        real = self.config.world is WorldKind.real
-        return self.context.config.env.lanes if real else self.config.dream_lanes
+        if self.config.world is WorldKind.real:
+            return self.context.config.env.lanes
+        on_gpu = self.context.device.type == "cuda"
+        return self.config.dream_lanes or (GPU_DREAM_LANES if on_gpu else CPU_DREAM_LANES)
 
     def _recipe(self) -> Recipe:
         if self.config.world is WorldKind.real:

@@ -54,7 +54,7 @@ def _judge(context: Context, folder: StageFolder, agent_folder: Path, agent: Age
     )
     work = packets(agent.parameters[None], drawn, lanes, spec.max_steps, agent.wiring)
     played = _play(context, "agent", JsonLines(folder.path / "agent.jsonl"), judge, work)
-    driver = RandomDriver("uniform", context.action_box())
+    driver = RandomDriver("uniform", context.controls)
     parts = [tuple(drawn[i : i + lanes]) for i in range(0, len(drawn), lanes)]
     blind = [DriveBlind(part, spec.max_steps, driver) for part in parts]
     nobody = context.real(config.engine, None, None, agent.wiring)

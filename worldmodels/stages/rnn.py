@@ -87,8 +87,10 @@ def _train(
         mixtures,
         config.shared_mixture,
         config.latent is LatentChoice.sampled,
+        config.restart,
         config.reward_weight,
         config.termination_weight,
+        config.death_weight,
     )
     if mixtures == config.mixtures:
         context.warm_start("rnn", model)

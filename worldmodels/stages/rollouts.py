@@ -93,7 +93,7 @@ def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
         world = context.real(None, None, None, context.wiring())
-        return RandomDriver(config.policy.name, context.action_box()), world, {}
+        return RandomDriver(config.policy.name, context.controls), world, {}
     folder, inputs = _agent_folder(context)
     wiring = load_agent(folder).wiring
     world = context.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", wiring)

@@ -1,4 +1,4 @@
-"""What a controller would have seen in recorded episodes: mean and covariance of its features."""
+"""What a controller would have seen in recorded episodes: first and second moments."""
 
 from __future__ import annotations
 
@@ -6,37 +6,42 @@ import numpy as np
 import torch
 
 from worldmodels.data.latents import LatentSet
-from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.mdnrnn import MDNRNN, State
 
 EPISODES = 64
 """Spread over all that were recorded; at 300 steps each, 67 frames for each of 288 features."""
 
 
 @torch.inference_mode()
-def feature_moments(latents: LatentSet, memory: MDNRNN | None) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (features,) and covariance (features, features) of z, and with M of its h beside it.
+def feature_moments(
+    latents: LatentSet, memory: MDNRNN | None, use_cell: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (features,) and second moments (features, features) of what a controller sees.
 
     Of means of latents: what their posteriors add is noise that no controller can use.
+
+    Args:
+        latents: encoded episodes.
+        memory: M, whose state stands beside z; None for z alone.
+        use_cell: of that state the controller sees the cell state as well.
     """
     numbers = np.unique(np.linspace(0, len(latents.lengths) - 1, EPISODES).round().astype(int))
-    size = latents.latent_size + (memory.hidden_size if memory else 0)
-    total, square, count = np.zeros(size), np.zeros((size, size)), 0
-    for number in numbers:
-        episode = latents.episode(int(number))
-        rows = episode.mean[:-1]  # (steps, latent)
-        if memory is not None:
-            rows = np.concatenate([rows, _hidden(memory, rows, episode.actions)], axis=1)
-        rows = rows.astype(np.float64)
-        total += rows.sum(axis=0)
-        square += rows.T @ rows
-        count += len(rows)
-    mean = total / count
-    return mean, square / count - np.outer(mean, mean)
-
-
-def _hidden(memory: MDNRNN, latents: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """The state that stands beside each of `latents` (steps, latent): (steps, hidden)."""
-    inputs = torch.from_numpy(np.concatenate([latents, actions], axis=1))[None]
-    hidden, _ = memory.lstm(inputs)  # (1, steps, hidden): after each step
-    before = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], dim=1)
-    return np.asarray(before[0])
+    # The longest first, so that those still running are the first rows.
+    numbers = numbers[np.argsort(-latents.lengths[numbers], kind="stable")]
+    lengths = latents.lengths[numbers]
+    episodes = [latents.episode(int(number)) for number in numbers]
+    state = None if memory is None else memory.initial(len(episodes))
+    total, square = np.zeros(()), np.zeros(())
+    for time in range(lengths[0]):
+        running = episodes[: int((lengths > time).sum())]
+        rows = torch.from_numpy(np.stack([episode.mean[time] for episode in running]))
+        features = rows  # (running, features)
+        if memory is not None and state is not None:
+            state = State(state.h[: len(running)], state.c[: len(running)])
+            features = torch.cat([rows, state.seen(use_cell)], dim=1)
+            actions = torch.from_numpy(np.stack([episode.actions[time] for episode in running]))
+            state = memory.advance(rows, actions, state)
+        seen = features.double().numpy()
+        total = total + seen.sum(axis=0)
+        square = square + seen.T @ seen
+    return total / lengths.sum(), square / lengths.sum()

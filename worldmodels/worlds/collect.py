@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from worldmodels.agent import load_agent
 from worldmodels.data.episodes import Episode, write_shard
 from worldmodels.envs.actions import ActionPolicy, make_action_policy
+from worldmodels.envs.controls import Controls
+from worldmodels.models.controller import squashing
 from worldmodels.workers import Heartbeat
 from worldmodels.worlds.noise import LaneNoise
 from worldmodels.worlds.real import RealWorld
@@ -22,26 +25,18 @@ PARAMETER_STREAM = 4
 
 
 @dataclass(frozen=True)
-class ActionBox:
-    """The bounds of actions."""
-
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class RandomDriver:
     """Actions from a random process of `worldmodels.envs.actions`."""
 
     process: str
-    box: ActionBox
+    controls: Controls
 
     def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
         """A policy for one lane a seed."""
-        box = self.box
-        actions = make_action_policy(self.process, np.array(box.low), np.array(box.high))
+        low, high = np.array(self.controls.low), np.array(self.controls.high)
+        actions = make_action_policy(self.process, low, high)
         actions.reset(seeds)
-        return _Blind(actions)
+        return _Blind(actions, squashing(self.controls.squash) if self.controls.choice else None)
 
 
 @dataclass(frozen=True)
@@ -75,11 +70,13 @@ Driver = RandomDriver | NoisyAgent
 class _Blind:
     """A policy that does not look."""
 
-    def __init__(self, actions: ActionPolicy) -> None:
+    def __init__(self, actions: ActionPolicy, choose: Callable[[Tensor], Tensor] | None) -> None:
         self._actions = actions
+        self._choose = choose
 
     def act(self, features: Tensor) -> Tensor:
-        return torch.from_numpy(self._actions.act())
+        actions = torch.from_numpy(self._actions.act())
+        return actions if self._choose is None else self._choose(actions)
 
     def keep(self, mask: np.ndarray) -> None:
         self._actions.keep(mask)

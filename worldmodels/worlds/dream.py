@@ -33,9 +33,11 @@ class DreamWorld:
         temperature: of the mixture (paper, section 4): higher is less certain, and harder to
             exploit.
         use_hidden: the controller sees M's hidden state beside z.
+        use_cell: and M's cell state.
         sampled: first latents are drawn from their posteriors; as in `Perception`.
         hidden_after: as in `Perception`.
         device: of M and the lanes.
+        dtype: of M's products.
     """
 
     def __init__(
@@ -46,15 +48,18 @@ class DreamWorld:
         use_hidden: bool = True,
         sampled: bool = True,
         hidden_after: bool = False,
+        use_cell: bool = False,
         device: torch.device = torch.device("cpu"),  # noqa: B008  (immutable)
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._memory = memory.to(device).eval()
+        self._memory = memory.to(device, dtype).eval()
         self._first_mean = torch.from_numpy(first.mean).to(device)
         self._first_std = torch.from_numpy(sampled * np.exp(0.5 * first.logvar)).to(device)
         self._temperature = temperature
-        self._use_hidden, self._hidden_after = use_hidden, hidden_after
+        self._use_hidden, self._use_cell = use_hidden, use_cell
+        self._hidden_after = hidden_after
         self.device = device
-        self.feature_size = memory.latent_size + (memory.hidden_size if use_hidden else 0)
+        self.feature_size = memory.latent_size + memory.hidden_size * (use_hidden + use_cell)
 
     @property
     def latents(self) -> Tensor:
@@ -74,7 +79,10 @@ class DreamWorld:
 
     @torch.inference_mode()
     def step(self, actions: Tensor) -> Step:
-        """Dream on: sample z_{t+1}, expect the reward, end where that is likelier than not."""
+        """Dream on: sample z_{t+1}, expect the reward, end where that is likelier than not.
+
+        Of an M that does not predict rewards, each step that is survived is worth 1.
+        """
         size = self._memory.latent_size
         self._state = self._memory.advance(self._latents, actions, self._state)
         prediction = self._memory.predict(self._state.h)
@@ -83,8 +91,11 @@ class DreamWorld:
         self._latents = prediction.latent.sample(uniform, normal, self._temperature)
         self._actions = actions
         self._time = self._time + 1
-        reward = prediction.reward.double().cpu().numpy()
         terminated = (prediction.termination > 0).cpu().numpy()
+        if self._memory.reward_weight:
+            reward = prediction.reward.double().cpu().numpy()
+        else:
+            reward = (~terminated).astype(np.float64)
         return Step(self.features(), reward, terminated, np.zeros_like(terminated))
 
     @torch.inference_mode()
@@ -92,10 +103,10 @@ class DreamWorld:
         """What the controller sees now: (lanes, features)."""
         if not self._use_hidden:
             return self._latents
-        hidden = self._state.h
+        state = self._state
         if self._hidden_after:
-            hidden = self._memory.advance(self._latents, self._actions, self._state).h
-        return torch.cat([self._latents, hidden], dim=1)  # (lanes, latent + hidden)
+            state = self._memory.advance(self._latents, self._actions, state)
+        return torch.cat([self._latents, state.seen(self._use_cell)], dim=1)  # (lanes, features)
 
     @torch.inference_mode()
     def restart(self, mask: np.ndarray, seeds: Sequence[int]) -> None:

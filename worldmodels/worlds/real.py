@@ -28,6 +28,7 @@ class Perception:
         sampled: draw z from its posterior (the paper's code) or take its mean.
         hidden_after: the hidden state beside z_t has seen z_t with a_{t-1}, at the price of a
             second step of M; otherwise it has seen z_{t-1} with a_{t-1} (the paper's code).
+        use_cell: features hold M's cell state as well.
         device: of V and M.
         dtype: of V's arithmetic.
     """
@@ -36,6 +37,7 @@ class Perception:
     memory: MDNRNN | None
     sampled: bool = True
     hidden_after: bool = False
+    use_cell: bool = False
     device: torch.device = torch.device("cpu")  # noqa: RUF009  (immutable)
     dtype: torch.dtype = torch.float32
 
@@ -43,7 +45,7 @@ class Perception:
     def feature_size(self) -> int:
         """Length of what the controller sees."""
         latent = self.vision.latent_size if self.vision else 0
-        return latent + (self.memory.hidden_size if self.memory else 0)
+        return latent + (self.memory.hidden_size * (1 + self.use_cell) if self.memory else 0)
 
 
 class RealWorld:
@@ -152,7 +154,7 @@ class RealWorld:
         self._latents = mean
         if perception.memory is None:
             return mean
-        hidden = self._state.h
+        state = self._state
         if perception.hidden_after:
-            hidden = perception.memory.advance(mean, self._actions, self._state).h
-        return torch.cat([mean, hidden], dim=1)  # (lanes, latent + hidden)
+            state = perception.memory.advance(mean, self._actions, state)
+        return torch.cat([mean, state.seen(perception.use_cell)], dim=1)  # (lanes, features)

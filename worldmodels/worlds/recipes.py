@@ -27,6 +27,7 @@ class RealRecipe:
         memory: file of M, or None for features of V alone.
         sampled: see `Perception`.
         hidden_after: see `Perception`.
+        use_cell: see `Perception`.
         device: of the models.
         bfloat16: V's arithmetic is bfloat16.
     """
@@ -37,6 +38,7 @@ class RealRecipe:
     memory: Path | None = None
     sampled: bool = True
     hidden_after: bool = False
+    use_cell: bool = False
     device: str = "cpu"
     bfloat16: bool = False
 
@@ -48,6 +50,7 @@ class RealRecipe:
             memory=load_memory(self.memory).to(device) if self.memory else None,
             sampled=self.sampled,
             hidden_after=self.hidden_after,
+            use_cell=self.use_cell,
             device=device,
             dtype=torch.bfloat16 if self.bfloat16 else torch.float32,
         )
@@ -68,7 +71,9 @@ class DreamRecipe:
         use_hidden: features hold M's hidden state.
         sampled: first latents are drawn from their posteriors.
         hidden_after: see `Perception`.
+        use_cell: features hold M's cell state.
         device: of M and the lanes.
+        bfloat16: M's products are bfloat16.
     """
 
     memory: Path
@@ -77,7 +82,9 @@ class DreamRecipe:
     use_hidden: bool = True
     sampled: bool = True
     hidden_after: bool = False
+    use_cell: bool = False
     device: str = "cpu"
+    bfloat16: bool = False
 
     def build(self) -> DreamWorld:
         """Load the model and make the world."""
@@ -89,7 +96,9 @@ class DreamRecipe:
             self.use_hidden,
             self.sampled,
             self.hidden_after,
+            self.use_cell,
             torch.device(self.device),
+            torch.bfloat16 if self.bfloat16 else torch.float32,
         )
 
 

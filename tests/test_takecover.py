@@ -1,0 +1,164 @@
+"""Doom Take Cover: the game as lanes, every stage on it, and what is refused."""
+
+import json
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from command import error_line, run
+from numpy.typing import NDArray
+
+from worldmodels.agent import load_agent
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.latents import LatentSet
+from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.models.controller import Head
+
+pytest.importorskip("vizdoom", reason="ViZDoom is not installed: pip install 'worldmodels[doom]'")
+
+ID = "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1"
+SETTINGS = {"doom_config_path": "/dev/null"}
+SPEC = EnvSpec(
+    id=ID, engine="gymnasium", max_steps=2100, crop_rows=200, lever=(2, 0, 1), kwargs=SETTINGS
+)
+STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
+
+
+@pytest.fixture(scope="module")
+def takecover(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder after ``stage=all preset=smoke env=takecover``."""
+    data = tmp_path_factory.mktemp("data")
+    done = run(data, "stage=all", "preset=smoke", "env=takecover")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return data / "takecover-smoke"
+
+
+def manifest(folder: Path, stage: str) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((folder / stage / "manifest.json").read_text())
+    return record
+
+
+def hold(action: float, seeds: list[int], steps: int) -> list[NDArray[Any]]:
+    """Frames, rewards, terminated, truncated over time of lanes that do one thing."""
+    with closing(make_lanes(SPEC, len(seeds))) as env:
+        env.reset(seed=seeds)  # type: ignore[arg-type]  # Gymnasium's hint has no list
+        actions = np.full((len(seeds), 1), action, np.float32)
+        rows = [env.step(actions)[:4] for _ in range(steps)]
+    return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+def test_an_episode_is_the_seeds_and_no_lanes() -> None:
+    one, two = hold(0.0, [5, 6], 250), hold(0.0, [6, 5], 250)
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_array_equal(a, b[:, ::-1])
+
+
+def test_standing_still_is_worth_a_point_a_step_and_ends_in_death() -> None:
+    frames, rewards, terminated, truncated = hold(0.0, [1, 2, 3], 700)
+    assert frames.shape == (700, 3, 64, 64, 3)
+    assert terminated[-1].all()
+    assert not truncated.any()
+    for lane in range(3):
+        lifetime = int(terminated[:, lane].argmax()) + 1
+        assert 50 < lifetime < 700
+        assert (rewards[:lifetime, lane] == 1).all()
+        assert (rewards[lifetime:, lane] == 0).all()
+        assert frames[lifetime - 1, lane].any(), "ViZDoom's last observation is blank"
+
+
+@pytest.mark.parametrize(("lever", "button"), [(-1.0, 2), (0.0, 0), (1.0, 1)])
+def test_the_lever_does_what_the_games_own_action_does(lever: float, button: int) -> None:
+    frames, *_ = hold(lever, [4], 30)
+    with closing(gymnasium.make(ID, max_episode_steps=2100, **SETTINGS)) as env:
+        env.reset(seed=4)
+        pictures = [env.step(button)[0]["screen"] for _ in range(30)]
+    columns = np.stack(pictures)[:, :200].mean(axis=(1, 3))  # (steps, 320): crop, and average
+    ours = frames[:, 0].mean(axis=(1, 3))  # (steps, 64)
+    np.testing.assert_allclose(ours, columns.reshape(30, 64, 5).mean(axis=2), atol=6)
+
+
+def test_every_stage_leaves_its_artifact(takecover: Path) -> None:
+    for stage in STAGES:
+        assert manifest(takecover, stage)["state"] == "complete"
+    assert manifest(takecover, "controller")["summary"]["world"] == "dream"
+    scores = json.loads((takecover / "evaluate/scores.json").read_text())
+    assert scores["agent"]["returns"] == [float(int(r)) for r in scores["agent"]["returns"]]
+    page = (takecover / "report/index.html").read_text()
+    assert "is not finished" not in page
+    assert "1092 ± 556" in page
+
+
+def test_nothing_of_the_game_is_left(takecover: Path) -> None:
+    assert not Path("_vizdoom.ini").exists()
+    games = [p for p in psutil.process_iter(["exe"]) if "vizdoom" in (p.info["exe"] or "")]
+    assert not games
+
+
+def test_deaths_are_recorded_where_they_happen_and_time_limits_are_none(takecover: Path) -> None:
+    episodes = EpisodeSet.open([takecover / "rollouts"])
+    latents = LatentSet(takecover / "rnn/latents.h5")
+    deaths = 0
+    for number in range(episodes.num_episodes):
+        episode, encoded = episodes.episode(number), latents.episode(number)
+        steps = len(episode.actions)
+        assert len(episode.frames) == steps + 1
+        assert not episode.terminated[:-1].any()
+        assert episode.truncated[-1] == (steps == 160 and not episode.terminated[-1])
+        np.testing.assert_array_equal(encoded.terminated, episode.terminated)
+        deaths += int(episode.terminated[-1])
+    assert 0 < deaths < episodes.num_episodes
+
+
+def test_the_controller_sees_latent_cell_and_hidden_and_has_no_bias(takecover: Path) -> None:
+    agent = load_agent(takecover / "controller/agent")
+    assert agent.memory is not None
+    assert agent.memory.restart
+    assert agent.parameters.shape == (64 + 2 * agent.memory.hidden_size,)
+    assert Head(("tanh",), 0, bias=False).size(64 + 2 * 512) == 1088
+
+
+def test_run_again_does_nothing(takecover: Path) -> None:
+    before = {stage: manifest(takecover, stage) for stage in STAGES[:-1]}
+    done = run(takecover.parent, "stage=all", "preset=smoke", "env=takecover")
+    assert done.returncode == 0
+    assert {stage: manifest(takecover, stage) for stage in STAGES[:-1]} == before
+
+
+@pytest.mark.parametrize("stage", ["rollouts", "controller"])
+def test_the_number_of_workers_changes_nothing(takecover: Path, tmp_path: Path, stage: str) -> None:
+    for earlier in STAGES[: STAGES.index(stage)]:
+        shutil.copytree(takecover / earlier, tmp_path / "takecover-smoke" / earlier)
+    done = run(tmp_path, f"stage={stage}", "preset=smoke", "env=takecover", "workers.processes=0")
+    assert done.returncode == 0, done.stderr
+    again = manifest(tmp_path / "takecover-smoke", stage)
+    assert again["fingerprint"] == manifest(takecover, stage)["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["+env.kwargs.scenario_config_file=nowhere.cfg"], "nowhere.cfg"),
+        (["env.id=vizdoom.gymnasium_wrapper:VizdoomTakeOver-v1"], "VizdoomTakeOver"),
+        (["env.id=vizdoom.gymnasium_wrapper:VizdoomTakeCover-MultiBinary-v1"], "env.lever"),
+        (["env.engine=native"], "native simulates CarRacing-v3"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_in_one_line(
+    tmp_path: Path, overrides: list[str], said: str
+) -> None:
+    line = error_line(run(tmp_path, "stage=rollouts", "preset=smoke", "env=takecover", *overrides))
+    assert said in line
+
+
+def test_a_scenario_without_its_map_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "lost.cfg").write_text(
+        "doom_scenario_path = lost.wad\navailable_buttons = { MOVE_LEFT MOVE_RIGHT }\n"
+    )
+    lost = f"+env.kwargs.scenario_config_file={tmp_path / 'lost.cfg'}"
+    line = error_line(run(tmp_path, "stage=rollouts", "preset=smoke", "env=takecover", lost))
+    assert "lost.wad" in line
