@@ -17,11 +17,18 @@ from worldmodels.data.episodes import Episode, EpisodeSet, write_shard
 from worldmodels.envs.engines import EnvSpec, make_lanes
 from worldmodels.models.controller import Head
 from worldmodels.models.mdnrnn import MDNRNN
-from worldmodels.models.vae import ConvVAE
+from worldmodels.models.vae import ConvVAE, to_input
 from worldmodels.reporting.charts import Chart, draw
 from worldmodels.reporting.page import render
+from worldmodels.reporting.parting import part
 from worldmodels.reporting.pictures import contact_sheet, dream_strip, rows_of
-from worldmodels.reporting.scores import PAPER_ROWS, Score, score_table, summarise
+from worldmodels.reporting.scores import (
+    PAPER_ROWS,
+    Score,
+    score_table,
+    summarise,
+    temperature_rows,
+)
 from worldmodels.reporting.video import PANEL, SEPARATOR, EpisodeFilm
 from worldmodels.worlds.real import Perception, RealWorld
 from worldmodels.worlds.rollout import PopulationPolicy, rollout
@@ -210,3 +217,58 @@ def test_a_chart_takes_the_colour_of_the_page_and_is_the_same_each_time() -> Non
     assert "#010203" not in svg
     assert "training" in re.sub(r"<!--.*?-->", "", svg)
     assert draw(Chart({"absent": "absent"}, "step", "loss"), rows) is None
+
+
+# --- game and dream
+
+
+def memory_that_ends(logit: float) -> MDNRNN:
+    torch.manual_seed(0)
+    memory = MDNRNN(8, 3, 12, 3, reward_weight=0).eval()
+    with torch.no_grad():
+        memory.head.bias[-1] = logit
+    return memory
+
+
+def test_a_dream_that_goes_on_where_the_game_ended_is_told_apart(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    vision, played = ConvVAE(8).eval(), episodes(tmp_path)
+    for logit, ended in ((-50.0, 0.0), (50.0, 1.0)):
+        parting = part(vision, memory_that_ends(logit), played, (0.5, 1.0))
+        assert [dream.temperature for dream in parting.dreams] == [0.5, 1.0]
+        for dream in parting.dreams:
+            assert dream.ended.shape == (3, 30)
+            assert (dream.ended == ended).all()
+            assert (dream.reward == 1 - ended).all()
+    assert parting.lengths.tolist() == [30] * 3
+    assert not parting.died.any()
+
+
+def test_distance_is_that_of_a_dream_of_the_recorded_actions(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    vision, played, memory = ConvVAE(8).eval(), episodes(tmp_path), memory_that_ends(-50.0)
+    parting = part(vision, memory, played, (1e-8,))  # all but certain: each step is the mode
+    episode = played.episode(1)
+    with torch.inference_mode():
+        game = vision.encode(to_input(torch.from_numpy(episode.frames))).mean
+        z, state = game[:1], memory.initial(1)
+        distance = []
+        for time, action in enumerate(torch.from_numpy(episode.actions)):
+            state = memory.advance(z, action[None], state)
+            z = memory.predict(state.h).latent.mode()
+            distance.append((z - game[time + 1]).square().mean().sqrt().item())
+    np.testing.assert_allclose(parting.dreams[0].distance[1], distance, rtol=1e-2)
+
+
+def test_scores_by_temperature_stand_beside_the_papers() -> None:
+    dream, game, random = (
+        summarise(name, np.array([low, low + 2.0, low + 1.0]), range(3))
+        for name, low in (("dream", 900), ("game", 800), ("random", 200))
+    )
+    runs = [(1.15, "b", dream, game), (0.1, "a", dream, game), (2.0, "c", dream, game)]
+    rows = temperature_rows("vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", runs, random)
+    assert [row[0] for row in rows] == ["0.1", "1.15", "2", "–"]
+    assert rows[1][2:4] == ("901 ± 1", "801 ± 1")
+    assert rows[1][5:] == ("918 ± 546", "1092 ± 556")
+    assert rows[2][5:] == ("–", "–")
+    assert rows[3][3] == "201 ± 1"

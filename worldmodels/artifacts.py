@@ -31,7 +31,10 @@ import numpy as np
 from worldmodels.errors import ArtifactError
 from worldmodels.resources import Meter
 
-PACKAGES = ("torch", "gymnasium", "envpool", "Box2D", "cma", "h5py", "numpy", "hydra-core")
+PACKAGES = (
+    *("torch", "gymnasium", "envpool", "Box2D", "vizdoom", "ale-py"),
+    *("cma", "h5py", "numpy", "hydra-core"),
+)
 MANIFEST = "manifest.json"
 
 

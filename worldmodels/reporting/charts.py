@@ -15,7 +15,7 @@ from worldmodels.tracking import Row
 _INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
 
-_LINES = ("#3b82d0", "#e07b39", "#5aa469", "#a56cc1")
+_LINES = ("#3b82d0", "#e07b39", "#5aa469", "#a56cc1", "#c9a227", "#c2506b", "#7f7f7f")
 """Legible on white and on black."""
 
 _STYLE: dict[str, Any] = {

@@ -8,14 +8,27 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from worldmodels.artifacts import read_json
 from worldmodels.reporting.charts import Chart, draw
+from worldmodels.reporting.parting import Dreamt, Parting
 from worldmodels.reporting.pictures import DreamStrip, png
-from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, score_rows
+from worldmodels.reporting.scores import (
+    HEADER,
+    IN_ITS_DREAM,
+    PAPER_ROWS,
+    TEMPERATURE_HEADER,
+    Score,
+    score_rows,
+    temperature_rows,
+)
 from worldmodels.tracking import read_metrics
 
 Folders = dict[str, Path]
 """The finished stages of a run and their folders."""
+SOON = 10
+"""Steps before an episode's end at which a dream of it is over too soon."""
 
 _STYLE = """
 :root { color-scheme: light dark; --faint: #8883 }
@@ -81,8 +94,22 @@ _LIKELIHOODS = {
 }
 
 
-def render(name: str, folders: Folders, strip: DreamStrip | None) -> str:
-    """The page of the run `name`; a section says so where its stage is not finished."""
+def render(
+    name: str,
+    folders: Folders,
+    strip: DreamStrip | None,
+    parting: Parting | None = None,
+    dreamers: dict[str, Path] | None = None,
+) -> str:
+    """The page of the run `name`; a section says so where its stage is not finished.
+
+    Args:
+        name: of the run.
+        folders: its finished stages.
+        strip: a recorded episode and M's account of it.
+        parting: the agent's episodes and their dreams.
+        dreamers: the runs whose controllers were trained in the dreams of this run's M.
+    """
     manifests = {stage: read_json(path / "manifest.json") for stage, path in folders.items()}
     sections: list[tuple[str, Callable[[], str]]] = [
         ("Score", lambda: _scores(folders["evaluate"], manifests["evaluate"])),
@@ -90,6 +117,8 @@ def render(name: str, folders: Folders, strip: DreamStrip | None) -> str:
         ("Vision: the VAE", lambda: _vision(folders["vae"])),
         ("Memory: the MDN-RNN", lambda: _memory(folders["rnn"], manifests["rnn"], strip)),
         ("Controller: CMA-ES", lambda: _controller(folders["controller"])),
+        *([("Game and dream, the same actions", lambda: _parting(parting))] if parting else []),
+        *([("Temperatures", lambda: _temperatures(dreamers))] if dreamers else []),
         ("Time and memory", lambda: _resources(manifests)),
         ("Where it comes from", lambda: _provenance(manifests)),
     ]
@@ -183,6 +212,85 @@ def _memory(folder: Path, manifest: dict[str, Any], strip: DreamStrip | None) ->
 
 def _controller(folder: Path) -> str:
     return _charts(_CONTROLLER_CHARTS, folder)
+
+
+def _parting(parting: Parting) -> str:
+    text = (
+        f"<p>{len(parting.lengths)} of the agent's episodes, dreamt again: M is told the first"
+        " frame and the actions, and nothing else. An agent that exploits its dream dies in the"
+        " game where its dreams go on.</p>"
+    )
+    rows = [_parting_row(parting, dream) for dream in parting.dreams]
+    text += _table(rows, _PARTING_HEADER)
+    deaths, distance, reward = [], [], []
+    names = [f"{dream.temperature:g}" for dream in parting.dreams]
+    steps = np.unique(np.linspace(0, parting.reward.shape[1] - 1, 200).astype(int))
+    over = np.cumsum(np.eye(parting.reward.shape[1])[parting.lengths[parting.died] - 1], axis=1)
+    for at in steps.tolist():
+        deaths.append((at + 1, "game", float(over[:, at].sum()) / len(parting.lengths), 0.0))
+        distance.append((at + 1, "unrelated", parting.unrelated, 0.0))
+        reward.append(
+            (at + 1, "game", float(np.nansum(parting.reward[:, : at + 1], 1).mean()), 0.0)
+        )
+        for name, dream in zip(names, parting.dreams, strict=True):
+            ended = np.fmax.accumulate(dream.ended, axis=1)[:, at]
+            deaths.append((at + 1, name, float(ended.mean()), 0.0))
+            distance.append((at + 1, name, float(np.nanmean(dream.distance[:, at])), 0.0))
+            got = float(np.nansum(dream.reward[:, : at + 1], axis=1).mean())
+            reward.append((at + 1, name, got, 0.0))
+    lines = {name: f"dreamt at {name}" for name in names}
+    apart = Chart({**lines, "unrelated": "two unrelated frames"}, "step", "distance of latents")
+    ends = Chart({"game": "game", **lines}, "step", "share of episodes that are over")
+    gained = Chart({"game": "game", **lines}, "step", "return so far")
+    drawn = [draw(c, r) or "" for c, r in ((apart, distance), (ends, deaths), (gained, reward))]
+    text += f'<div class="charts">{"".join(drawn)}</div>'
+    times = ", ".join(str(time) for time in parting.times)
+    return text + _figure(
+        png(parting.image),
+        f"Episode {parting.seed} at steps {times}: played; as V keeps it; dreamt at temperature"
+        f" {', '.join(names)}.",
+    )
+
+
+_PARTING_HEADER = (
+    *("temperature", "deaths in the game", "dreamt by then", "dreams over too soon"),
+    *("steps until half as far apart as unrelated frames", "return dreamt / played"),
+)
+
+
+def _parting_row(parting: Parting, dream: Dreamt) -> tuple[str, ...]:
+    last = dream.ended[np.arange(len(parting.lengths)), parting.lengths - 1] == 1
+    first = np.where(last, np.nanargmax(np.nan_to_num(dream.ended), axis=1) + 1, np.inf)
+    soon = first < parting.lengths - SOON
+    with_death = parting.died.sum()
+    far = np.nanmean(dream.distance, axis=0) > parting.unrelated / 2
+    apart = str(int(far.argmax()) + 1) if far.any() else "never"
+    played = np.nansum(parting.reward)
+    ratio = f"{np.nansum(dream.reward) / played:.2f}" if played else "–"
+    return (
+        f"{dream.temperature:g}",
+        f"{with_death} of {len(parting.died)}",
+        f"{(last & parting.died).sum()}",
+        f"{soon.sum()}",
+        apart,
+        ratio,
+    )
+
+
+def _temperatures(dreamers: dict[str, Path]) -> str:
+    runs = []
+    for name, root in dreamers.items():
+        records = read_json(root / "evaluate" / "scores.json")
+        dream, game = (Score.from_record(who, records[who]) for who in (IN_ITS_DREAM, "agent"))
+        config = read_json(root / "controller" / "manifest.json")["config"]
+        runs.append((float(config["controller.temperature"]), name, dream, game))
+        random = Score.from_record("random policy", records["random policy"])
+        env = read_json(root / "evaluate" / "manifest.json")["config"]["env.id"]
+    text = (
+        "<p>Controllers trained in the dreams of this run's M, at these temperatures: their scores"
+        " there and in the game. One that is far better in its dream has learned to exploit it.</p>"
+    )
+    return text + _table(temperature_rows(env, runs, random), TEMPERATURE_HEADER)
 
 
 def _resources(manifests: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
@@ -16,6 +16,9 @@ CONFIDENCE = 0.95
 RESAMPLES = 9999
 FEWEST = 3
 """Episodes below which a bootstrap interval means nothing."""
+
+IN_ITS_DREAM = "agent in its dream"
+"""Name of the score of an agent where it was trained."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,25 @@ PAPER_ROWS: dict[str, list[PaperRow]] = {
 older CarRacing differs in details: near, not equal."""
 
 
+class PaperDreams(NamedTuple):
+    """What the paper's agent scored that was trained at a temperature: mean and deviation."""
+
+    dream: tuple[float, float]
+    real: tuple[float, float]
+
+
+PAPER_TEMPERATURES: dict[str, dict[float, PaperDreams]] = {
+    "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1": {
+        0.1: PaperDreams((2086, 140), (193, 58)),
+        0.5: PaperDreams((2060, 277), (196, 50)),
+        1.0: PaperDreams((1145, 690), (868, 511)),
+        1.15: PaperDreams((918, 546), (1092, 556)),
+        1.3: PaperDreams((732, 269), (753, 139)),
+    }
+}
+"""Table 2 of Ha & Schmidhuber 2018."""
+
+
 def summarise(name: str, returns: np.ndarray, seeds: Sequence[int]) -> Score:
     """The score of `returns` (episodes,), one for each of `seeds`.
 
@@ -159,6 +181,39 @@ def score_rows(scores: Sequence[Score], paper_rows: Sequence[PaperRow]) -> list[
     for row in paper_rows:
         rows.append((row.name, f"{row.mean:.0f} ± {row.std:.0f}", "–", "–", row.note))
     return rows
+
+
+TEMPERATURE_HEADER = (
+    *("temperature", "run", "in its dream", "in the game", "95 % interval of the game"),
+    *("paper: dream", "paper: game"),
+)
+
+
+def temperature_rows(
+    env_id: str, runs: Sequence[tuple[float, str, Score, Score]], random: Score
+) -> list[tuple[str, ...]]:
+    """The cells below `TEMPERATURE_HEADER`.
+
+    Args:
+        env_id: the environment, for the paper's figures.
+        runs: temperature, name of the run, score in its dream, score in the game.
+        random: the random policy's score in the game.
+    """
+    paper = PAPER_TEMPERATURES.get(env_id, {})
+    rows = []
+    for temperature, name, dream, game in sorted(runs, key=lambda run: run[:2]):
+        theirs = paper.get(temperature)
+        published = ("–", "–") if theirs is None else tuple(f"{m:.0f} ± {s:.0f}" for m, s in theirs)
+        spread = [f"{score.mean:.0f} ± {score.std:.0f}" for score in (dream, game)]
+        rows.append((f"{temperature:g}", name, *spread, _interval_cell(game), *published))
+    chance = f"{random.mean:.0f} ± {random.std:.0f}"
+    rows.append(("–", "random policy", "–", chance, _interval_cell(random), "–", "–"))
+    return rows
+
+
+def _interval_cell(score: Score) -> str:
+    low, high = score.interval
+    return f"{low:.0f} to {high:.0f}" if score.has_interval else "–"
 
 
 def _episodes(seeds: Sequence[int]) -> str:

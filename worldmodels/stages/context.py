@@ -186,13 +186,14 @@ class Context:
             bfloat16=self.bfloat16,
         )
 
-    def dream(self, memory: Path, first_latents: Path) -> DreamRecipe:
+    def dream(
+        self, memory: Path, first_latents: Path, wiring: Wiring, temperature: float
+    ) -> DreamRecipe:
         """The recipe of a dream."""
-        wiring = self.wiring()
         return DreamRecipe(
             memory=memory,
             first_latents=first_latents,
-            temperature=self.config.controller.temperature,
+            temperature=temperature,
             use_hidden=wiring.use_hidden,
             sampled=wiring.sampled,
             hidden_after=wiring.hidden_after,

@@ -10,7 +10,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from worldmodels import seeds
-from worldmodels.agent import load_agent, load_memory, load_vision, save_agent
+from worldmodels.agent import Wiring, load_agent, load_memory, load_vision, save_agent
 from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays
 from worldmodels.config import ControllerConfig, WorldKind
 from worldmodels.data.latents import LatentSet
@@ -18,6 +18,7 @@ from worldmodels.errors import ConfigError
 from worldmodels.evolution.directions import Directions
 from worldmodels.evolution.fitness import fitness, wanted_episodes
 from worldmodels.evolution.search import Search
+from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.seeds import Purpose
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, Tracker, say
@@ -78,6 +79,16 @@ def _check_final_sigma(config: ControllerConfig, final: float) -> None:
         )
 
 
+def _check_dreams(memory: MDNRNN, wiring: Wiring) -> None:
+    """Raise `ConfigError` where C would see other latents in the game than in the dream."""
+    if memory.sampled != wiring.sampled:
+        learned, wanted = ("draws", "sampled") if memory.sampled else ("means", "mean")
+        raise ConfigError(
+            f"controller.latent: M dreams of {learned} (rnn.latent={wanted}), so C has to see the"
+            f" same in the game: give controller.latent={wanted}"
+        )
+
+
 def _evolve(context: Context, folder: StageFolder) -> None:
     config = context.config.controller
     evolution = _Evolution(context, folder)
@@ -113,6 +124,8 @@ class _Evolution:
         self.rnn_path = context.run.locate("rnn") / "rnn.safetensors"
         self.vision = load_vision(self.vae_path)
         self.memory = load_memory(self.rnn_path) if self.wiring.use_hidden else None
+        if self.config.world is WorldKind.dream:
+            _check_dreams(load_memory(self.rnn_path), self.wiring)
         hidden_size = self.memory.hidden_size if self.memory else 0
         self.directions = self._directions(
             self.wiring.features(self.vision.latent_size, hidden_size)
@@ -296,7 +309,7 @@ class _Evolution:
         if self.config.world is WorldKind.real:
             return self.context.real(None, self.vae_path, self.rnn_path, self.wiring)
         first = self.context.run.locate("rnn") / "first_latents.safetensors"
-        return self.context.dream(self.rnn_path, first)
+        return self.context.dream(self.rnn_path, first, self.wiring, self.config.temperature)
 
 
 class _Pulse:

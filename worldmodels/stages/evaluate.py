@@ -1,4 +1,7 @@
-"""Stage ``evaluate``: the score in Gymnasium's own environment, on seeds that anyone can repeat."""
+"""Stage ``evaluate``: the score in Gymnasium's own environment, on seeds that anyone can repeat.
+
+Of an agent that was trained in a dream also the score in that dream, for how far they are apart.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,23 @@ import numpy as np
 from worldmodels import seeds
 from worldmodels.agent import Agent, load_agent
 from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays, write_json
-from worldmodels.config import Engine
+from worldmodels.config import Engine, WorldKind
+from worldmodels.data.episodes import write_shard
 from worldmodels.evolution.fitness import Packet, packets
-from worldmodels.reporting.scores import PAPER_ROWS, score_table, summarise
+from worldmodels.reporting.scores import IN_ITS_DREAM, PAPER_ROWS, score_table, summarise
 from worldmodels.reporting.video import EpisodeFilm
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, console, say
 from worldmodels.workers import Heartbeat
-from worldmodels.worlds.collect import DriveBlind, RandomDriver
-from worldmodels.worlds.recipes import RealRecipe
+from worldmodels.worlds.collect import DriveBlind, EpisodeRecorder, RandomDriver
+from worldmodels.worlds.real import RealWorld
+from worldmodels.worlds.recipes import RealRecipe, Recipe
 from worldmodels.worlds.rollout import Outcome
 
 FEW_LANES = 4
 """Episodes in a packet where Gymnasium's simulator and not the models takes the time."""
+RECORDED = 16
+"""How many of the agent's episodes are kept, for the report to dream them again."""
 
 
 def run(context: Context) -> None:
@@ -36,12 +43,28 @@ def run(context: Context) -> None:
     if agent.wiring.env_id != spec.id:
         say(f"evaluate: note that the agent was trained for {agent.wiring.env_id}")
     content = context.env_content(spec)
+    dreams = _dreams(context)
+    if dreams is not None:
+        inputs |= {"rnn": context.run.fingerprint("rnn")}
     with context.begin("evaluate", inputs, (), **content, evaluate=config) as folder:
         if not folder.complete:
-            _judge(context, folder, agent_folder, agent)
+            _judge(context, folder, agent_folder, agent, dreams)
 
 
-def _judge(context: Context, folder: StageFolder, agent_folder: Path, agent: Agent) -> None:
+def _dreams(context: Context) -> _Dreams | None:
+    """Where the run's own agent was trained, if that was in a dream."""
+    if context.config.model is not None:
+        return None
+    made = context.run.manifest("controller")
+    if made["summary"]["world"] != WorldKind.dream.name:
+        return None
+    config = made["config"]
+    return _Dreams(config["controller.temperature"], config["controller.max_steps"])
+
+
+def _judge(
+    context: Context, folder: StageFolder, agent_folder: Path, agent: Agent, dreams: _Dreams | None
+) -> None:
     config = context.config.evaluate
     spec = context.env_spec(config.engine)
     lanes = FEW_LANES if spec.engine == Engine.gymnasium.name else context.config.env.lanes
@@ -53,7 +76,15 @@ def _judge(context: Context, folder: StageFolder, agent_folder: Path, agent: Age
         agent.wiring,
     )
     work = packets(agent.parameters[None], drawn, lanes, spec.max_steps, agent.wiring)
-    played = _play(context, "agent", JsonLines(folder.path / "agent.jsonl"), judge, work)
+    attrs: dict[str, str | int | float] = {"env": spec.id, "engine": spec.engine, "policy": "agent"}
+    kept = -(-RECORDED // len(work[0].seeds))
+    jobs = [
+        _Recorded(packet, folder.path / "episodes" / f"shard-{number:05d}.h5", attrs)
+        if number < kept
+        else packet
+        for number, packet in enumerate(work)
+    ]
+    played = _play(context, "agent", JsonLines(folder.path / "agent.jsonl"), judge, jobs)
     driver = RandomDriver("uniform", context.controls)
     parts = [tuple(drawn[i : i + lanes]) for i in range(0, len(drawn), lanes)]
     blind = [DriveBlind(part, spec.max_steps, driver) for part in parts]
@@ -63,6 +94,18 @@ def _judge(context: Context, folder: StageFolder, agent_folder: Path, agent: Age
         summarise("agent", played.outcome.returns, drawn),
         summarise("random policy", random.outcome.returns, drawn),
     ]
+    if dreams is not None:
+        first = context.run.locate("rnn") / "first_latents.safetensors"
+        recipe = context.dream(
+            agent_folder / "rnn.safetensors", first, agent.wiring, dreams.temperature
+        )
+        together = packets(
+            agent.parameters[None], drawn, len(drawn), dreams.max_steps, agent.wiring
+        )
+        dreamt = _play(
+            context, "agent's dreams", JsonLines(folder.path / "dreams.jsonl"), recipe, together
+        )
+        scores.append(summarise(IN_ITS_DREAM, dreamt.outcome.returns, drawn))
     write_json(folder.path / "scores.json", {score.name: score.record() for score in scores})
     console.print(score_table(scores, PAPER_ROWS.get(spec.id, [])))
     if config.video:
@@ -76,6 +119,29 @@ def _judge(context: Context, folder: StageFolder, agent_folder: Path, agent: Age
 
 
 @dataclass(frozen=True)
+class _Dreams:
+    temperature: float
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A packet whose episodes are written down as a shard; a job for a worker."""
+
+    packet: Packet
+    path: Path
+    attrs: dict[str, str | int | float]
+
+    def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
+        recorder = EpisodeRecorder(RECORDED)
+        outcome = self.packet.play(tool, heartbeat, recorder)
+        kept = enumerate(self.packet.seeds[:RECORDED])
+        episodes = [recorder.episode(lane, seed) for lane, seed in kept]
+        write_shard(self.path, episodes, self.attrs)
+        return outcome
+
+
+@dataclass(frozen=True)
 class _Played:
     outcome: Outcome
     steps: int
@@ -86,8 +152,8 @@ def _play(
     context: Context,
     who: str,
     log: JsonLines,
-    recipe: RealRecipe,
-    work: Sequence[Packet | DriveBlind],
+    recipe: Recipe,
+    work: Sequence[Packet | _Recorded | DriveBlind],
 ) -> _Played:
     """All packets, their outcomes joined in the order of the seeds; those in `log` are done."""
     records = {record["packet"]: record for record in log.read()}

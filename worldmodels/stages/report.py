@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worldmodels.agent import load_memory, load_vision
-from worldmodels.artifacts import atomic_path, fingerprint_file
+from worldmodels.agent import load_agent, load_memory, load_vision
+from worldmodels.artifacts import Run, atomic_path, fingerprint_file, read_json
+from worldmodels.data.episodes import EpisodeSet
 from worldmodels.reporting.page import render
+from worldmodels.reporting.parting import Parting, part
 from worldmodels.reporting.pictures import DreamStrip, dream_strip
+from worldmodels.reporting.scores import IN_ITS_DREAM
 from worldmodels.stages.context import Context
 from worldmodels.tracking import say
 
@@ -21,9 +24,11 @@ def run(context: Context) -> None:
         finished |= {f"scout/{s}": scout.locate(s) for s in STAGES if scout.has(s)}
     with context.run.begin("report", {}, {}, fresh=True) as folder:
         strip = _strip(context, finished) if finished.keys() >= {"rollouts", "vae", "rnn"} else None
+        parting = _part(context) if "evaluate" in finished else None
+        page = render(context.run.root.name, finished, strip, parting, _dreamers(context.run))
         path = folder.path / "index.html"
         with atomic_path(path) as temporary:
-            temporary.write_text(render(context.run.root.name, finished, strip))
+            temporary.write_text(page)
         folder.finish(fingerprint_file(path))
     say(f"report: wrote {path}")
 
@@ -35,3 +40,29 @@ def _strip(context: Context, finished: dict[str, Path]) -> DreamStrip:
     vision = load_vision(finished["vae"] / "vae.safetensors")
     memory = load_memory(finished["rnn"] / "rnn.safetensors")
     return dream_strip(vision, memory, episodes, int(validation[0]))
+
+
+def _part(context: Context) -> Parting | None:
+    """The judged agent's episodes and their dreams; None for an agent without M."""
+    agent = load_agent(context.agent()[0])
+    if agent.memory is None:
+        return None
+    episodes = EpisodeSet.open([context.run.locate("evaluate") / "episodes"])
+    return part(agent.vision, agent.memory, episodes)
+
+
+def _dreamers(run: Run) -> dict[str, Path]:
+    """This run and those in its folder, as far as their controllers come from its M's dreams."""
+    if not run.has("rnn"):
+        return {}
+    folders = [run.root, *sorted(path for path in run.root.iterdir() if path.is_dir())]
+    found = {}
+    for folder in folders:
+        other = Run(folder)
+        if not (other.has("controller") and other.has("evaluate")):
+            continue
+        made = other.manifest("controller")
+        scores = read_json(folder / "evaluate" / "scores.json")
+        if made["inputs"].get("rnn") == run.fingerprint("rnn") and IN_ITS_DREAM in scores:
+            found[folder.name] = folder
+    return found

@@ -83,12 +83,19 @@ class _Blind:
 
 
 class EpisodeRecorder:
-    """Keeps frames, actions and outcomes of every lane, in memory, until they are written."""
+    """Keeps frames, actions and outcomes of the lanes, in memory, until they are written.
+
+    Args:
+        count: of the first so many lanes; None is all.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self._count = count
 
     def begin(self, world: World) -> None:
         """Take the first frames."""
         assert isinstance(world, RealWorld)
-        self._frames = [[frame] for frame in world.frames]
+        self._frames = [[frame] for frame in world.frames[: self._count]]
         count = len(self._frames)
         self._actions: list[list[np.ndarray]] = [[] for _ in range(count)]
         self._rewards: list[list[float]] = [[] for _ in range(count)]
@@ -100,6 +107,8 @@ class EpisodeRecorder:
         for row, (lane, frame, action) in enumerate(
             zip(lanes, world.frames, actions.cpu().numpy(), strict=True)
         ):
+            if lane >= len(self._frames):
+                break
             self._frames[lane].append(frame)
             self._actions[lane].append(action)
             self._rewards[lane].append(step.reward[row])

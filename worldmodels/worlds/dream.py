@@ -69,9 +69,14 @@ class DreamWorld:
     @torch.inference_mode()
     def reset(self, seeds: Sequence[int]) -> Tensor:
         """Begin one dream a seed; features (lanes, features)."""
+        return self.begin(self._begin(seeds), seeds)
+
+    @torch.inference_mode()
+    def begin(self, latents: Tensor, seeds: Sequence[int]) -> Tensor:
+        """Begin one dream at each of `latents` (lanes, latent); features (lanes, features)."""
         self._uniform = LaneNoise(seeds, MIXTURE_STREAM, self.device)
         self._normal = LaneNoise(seeds, NORMAL_STREAM, self.device)
-        self._latents = self._begin(seeds)
+        self._latents = latents.to(self.device)
         self._state = self._memory.initial(len(seeds), self.device)
         self._actions = torch.zeros(len(seeds), self._memory.action_size, device=self.device)
         self._time = torch.zeros(len(seeds), dtype=torch.int64, device=self.device)
