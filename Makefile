@@ -29,9 +29,10 @@ parity: $(VENV)/.dev
 speed: $(VENV)/.dev
 	$(BIN)/python benchmarks/carracing_speed.py
 
-# Variants of run=laptop, on its V and M: many hours.
+# Variants of run=laptop and of run=takecover, on their V and M: many hours each.
 study: $(VENV)/.dev
-	$(BIN)/python benchmarks/carracing_study.py
+	$(BIN)/python benchmarks/study.py carracing
+	$(BIN)/python benchmarks/study.py takecover
 
 # Every part beside the plain loops that most reimplementations have: minutes.
 bench: $(VENV)/.dev

@@ -13,10 +13,12 @@ from worldmodels.agent import Wiring, load_memory, load_vision, save_memory, sav
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.actions import make_action_policy
+from worldmodels.envs.controls import Controls
 from worldmodels.envs.engines import EnvSpec, make_lanes
 from worldmodels.evolution.fitness import fitness
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
+from worldmodels.stages.controller import CPU_DREAM_LANES
 from worldmodels.tracking import Tracker
 from worldmodels.training import cpu
 from worldmodels.training.encode import encode_episodes
@@ -25,7 +27,7 @@ from worldmodels.training.memory import MemoryTask
 from worldmodels.training.vision import VisionTask
 from worldmodels.weights import save
 from worldmodels.workers import Pool, default_processes
-from worldmodels.worlds.collect import ActionBox, CollectShard, RandomDriver
+from worldmodels.worlds.collect import CollectShard, RandomDriver
 from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
 
 LOW, HIGH = (-1.0, 0.0, 0.0), (1.0, 1.0, 1.0)
@@ -36,7 +38,7 @@ BFLOAT16 = torch.cpu._is_avx512_bf16_supported()
 
 def prepare(folder: Path) -> None:
     """Episodes, models and latents that every measurement starts from."""
-    driver = RandomDriver("brownian", ActionBox(LOW, HIGH))
+    driver = RandomDriver("brownian", Controls(LOW, HIGH))
     jobs = [
         CollectShard(
             folder / "rollouts" / f"shard-{start:05d}.h5",
@@ -51,11 +53,15 @@ def prepare(folder: Path) -> None:
     with Pool(recipe.build, default_processes(), 120.0) as pool:
         list(pool.run(jobs))
     torch.manual_seed(0)
-    vision, memory = ConvVAE(), MDNRNN(32, 3)
-    with torch.no_grad():
-        memory.head.bias[-1] = -30.0  # no dream ends: an untrained head would end half at once
+    memories = {"rnn": MDNRNN(32, 3), "doom": MDNRNN(64, 1, 512, restart=True, reward_weight=0)}
+    for name, memory in memories.items():
+        with torch.no_grad():
+            memory.head.bias[-1] = -30.0  # no dream ends: an untrained head would end half at once
+        save_memory(folder / f"{name}.safetensors", memory)
+    nowhere = torch.zeros(1, 64)
+    save(folder / "doom_first_latents.safetensors", {"mean": nowhere, "logvar": nowhere})
+    vision = ConvVAE()
     save_vision(folder / "vae.safetensors", vision)
-    save_memory(folder / "rnn.safetensors", memory)
     episodes = EpisodeSet.open([folder / "rollouts"], "refuse")
     path = folder / "latents.h5"
     encode_episodes(episodes, vision, path, {}, torch.device("cpu"), BFLOAT16)
@@ -127,15 +133,23 @@ def rnn(folder: Path, seconds: float) -> float:
     return _fit(task, folder / f"rnn-{time.time_ns()}", max(1, round(4 * seconds)), fabric)
 
 
-def _control(recipe: Recipe, lanes: int, candidates: int, episodes: int, seconds: float) -> float:
+def _control(
+    recipe: Recipe,
+    wiring: Wiring,
+    features: int,
+    lanes: int,
+    candidates: int,
+    episodes: int,
+    seconds: float,
+) -> float:
     rng = np.random.default_rng(0)
-    size = WIRING.head.size(32 + 256)
+    size = wiring.head.size(features)
     population = (0.1 * rng.standard_normal((candidates, size))).astype(np.float32)
     with Pool(recipe.build, default_processes(), 120.0) as pool:
-        fitness(pool, population, range(episodes), lanes, 5, WIRING)  # the workers start
+        fitness(pool, population, range(episodes), lanes, 5, wiring)  # the workers start
         began, steps = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
-            outcome = fitness(pool, population, range(episodes), lanes, 200, WIRING)
+            outcome = fitness(pool, population, range(episodes), lanes, 200, wiring)
             steps += int(outcome.lengths.sum())
         return steps / (time.perf_counter() - began)
 
@@ -157,10 +171,28 @@ def _real_control(engine: str, folder: Path, seconds: float) -> float:
         memory=folder / "rnn.safetensors",
         bfloat16=BFLOAT16,
     )
-    return _control(recipe, LANES, 16, 4, seconds)
+    return _control(recipe, WIRING, 32 + 256, LANES, 16, 4, seconds)
 
 
 def dream(folder: Path, seconds: float) -> float:
     """Steps a second of a population in the dream, on all cores."""
-    recipe = DreamRecipe(folder / "rnn.safetensors", folder / "first_latents.safetensors", 1.0)
-    return _control(recipe, 1024, 64, 16 * default_processes(), seconds)
+    recipe = DreamRecipe(
+        folder / "rnn.safetensors",
+        folder / "first_latents.safetensors",
+        1.0,
+        bfloat16=BFLOAT16,
+    )
+    return _control(recipe, WIRING, 32 + 256, CPU_DREAM_LANES, 64, 16, seconds)
+
+
+def dream_doom(folder: Path, seconds: float) -> float:
+    """The same at the size of Doom: z of 64, h and c of 512."""
+    recipe = DreamRecipe(
+        folder / "doom.safetensors",
+        folder / "doom_first_latents.safetensors",
+        1.0,
+        use_cell=True,
+        bfloat16=BFLOAT16,
+    )
+    wiring = Wiring(True, True, False, ("tanh",), "Take Cover", use_cell=True, bias=False)
+    return _control(recipe, wiring, 64 + 2 * 512, CPU_DREAM_LANES, 64, 16, seconds)

@@ -190,22 +190,31 @@ def real_control(folder: Path, seconds: float) -> float:
     return repeat(step, seconds)
 
 
-@torch.no_grad()
 def dream(folder: Path, seconds: float) -> float:
     """Steps a second of one dream with its controller."""
-    cell, head = nn.LSTMCell(LATENT + ACTIONS, HIDDEN), nn.Linear(HIDDEN, 3 * LATENT * MIXTURES)
-    controller = nn.Linear(LATENT + HIDDEN, ACTIONS)
-    latent = torch.zeros(1, LATENT)
-    state = (torch.zeros(1, HIDDEN), torch.zeros(1, HIDDEN))
+    return _dream(LATENT, ACTIONS, HIDDEN, seconds)
+
+
+def dream_doom(folder: Path, seconds: float) -> float:
+    """The same at the size of Doom."""
+    return _dream(64, 1, 512, seconds)
+
+
+@torch.no_grad()
+def _dream(latents: int, actions: int, hidden: int, seconds: float) -> float:
+    cell, head = nn.LSTMCell(latents + actions, hidden), nn.Linear(hidden, 3 * latents * MIXTURES)
+    controller = nn.Linear(latents + hidden, actions)
+    latent = torch.zeros(1, latents)
+    state = (torch.zeros(1, hidden), torch.zeros(1, hidden))
 
     def step() -> int:
         nonlocal latent, state
         action = torch.tanh(controller(torch.cat([latent, state[0]], -1)))
         state = cell(torch.cat([latent, action], -1), state)
-        mean, logstd, logits = head(state[0]).view(3, LATENT, MIXTURES).unbind(0)
+        mean, logstd, logits = head(state[0]).view(3, latents, MIXTURES).unbind(0)
         chosen = torch.multinomial(torch.softmax(logits, -1), 1)
         std = logstd.gather(1, chosen).exp()
-        latent = (mean.gather(1, chosen) + std * torch.randn(LATENT, 1)).T
+        latent = (mean.gather(1, chosen) + std * torch.randn(latents, 1)).T
         return 1
 
     return repeat(step, seconds)

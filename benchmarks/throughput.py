@@ -53,6 +53,7 @@ FIGURES = (
     Figure("control, EnvPool", "steps/s", "real_control_envpool", "real_control", True),
     Figure("control, native", "steps/s", "real_control", "real_control", True),
     Figure("control in the dream", "steps/s", "dream", "dream"),
+    Figure("control in Doom's dream", "steps/s", "dream_doom", "dream_doom"),
 )
 
 

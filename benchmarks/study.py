@@ -1,0 +1,218 @@
+"""What each part of a run is worth: ``make study``, many hours on two cores.
+
+Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and M,
+or with an M of its own, and judged on seeds 0 to 99. Runs that are done are passed over, so that it
+can be stopped and started again.
+
+    python benchmarks/study.py carracing                # a study
+    python benchmarks/study.py carracing ablation       # one table of it
+    python benchmarks/study.py takecover dream --list   # the commands, one a line
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worldmodels.artifacts import provenance, read_json, write_json
+from worldmodels.reporting.curve import learning_curve
+from worldmodels.reporting.scores import IN_ITS_DREAM
+from worldmodels.tracking import say
+
+SEEDS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Args:
+        table: where it stands.
+        name: of its runs, with the seed after it.
+        what: the row's first cell.
+        overrides: what differs from the base run.
+        seeds: of its runs.
+    """
+
+    table: str
+    name: str
+    what: str
+    overrides: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = SEEDS
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages that differ from the base's, and the judge."""
+        own_memory = any(word.startswith("rnn.") for word in self.overrides)
+        return (*(("rnn",) if own_memory else ()), "controller", "evaluate")
+
+
+@dataclass(frozen=True)
+class Study:
+    """Variants of one run.
+
+    Args:
+        base: that run.
+        overrides: of every command.
+        rows: of all tables, in the order of their worth.
+    """
+
+    base: str
+    overrides: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def run(self, row: Row, seed: int) -> str:
+        """The name of a run."""
+        return f"study/{row.table}/{row.name}-{seed}"
+
+    def command(self, row: Row, stage: str, seed: int) -> list[str]:
+        """One stage of a run."""
+        return [
+            *("python", "-m", "worldmodels", f"stage={stage}", "preset=laptop"),
+            *(f"base={self.base}", f"run={self.run(row, seed)}", f"seed={seed}"),
+            *("rnn.baselines=false", "evaluate.video=false", *self.overrides, *row.overrides),
+        ]
+
+
+def carracing() -> Study:
+    """Searches as long as the laptop preset's scout's, or ten times as long in the dream."""
+    z, one = "controller.features=z", (1,)
+    world = ("controller.world=dream", "controller.budget=20_000_000")
+    dream = (*world, "controller.latent=sampled")
+    means = (*world, "rnn.latent=mean", "controller.temperature=1.0")
+    long, short = ("rnn.sequence_length=400", "rnn.batch_size=4"), ("rnn.sequence_length=25",)
+    hidden = (z, "controller.hidden_units=40")
+    return Study(
+        "laptop",
+        ("controller.budget=2_000_000", "evaluate.engine=native"),
+        (
+            Row("ablation", "full", "V, M and a linear C"),
+            Row("ablation", "vision", "V and a linear C", (z,)),
+            Row("ablation", "hidden", "V and a C with a layer of 40", hidden),
+            Row("ablation", "untrained", "V, an untrained M, a linear C", ("rnn.epochs=0",)),
+            *(
+                Row(
+                    "dream", f"tau-{t}", f"temperature {t}", (*dream, f"controller.temperature={t}")
+                )
+                for t in (0.1, 0.5, 1.0, 1.15, 1.3)
+            ),
+            Row("dream", "means", "temperature 1.0, of means", means),
+            Row("search", "patient", "stuck lanes play on", ("controller.patience=null",), one),
+            Row("search", "sixteen", "16 episodes", ("controller.first_episodes=null",), one),
+            Row("search", "many", "128 candidates", ("controller.population=128",), one),
+            Row("search", "few", "32 candidates", ("controller.population=32",), one),
+            Row("search", "own", "CMA-ES's own step sizes", ("controller.final_sigma=null",), one),
+            Row("search", "narrow", "a third of the first step", ("controller.sigma=0.03",), one),
+            Row("search", "wide", "three times the first step", ("controller.sigma=0.3",), one),
+            Row("search", "full", "a full covariance", ("controller.diagonal=false",), one),
+            Row(
+                "search", "raw", "along features as they are", ("controller.components=null",), one
+            ),
+            Row("search", "all", "along all components", ("controller.components=288",), one),
+            Row("search", "sixteen-components", "along 16", ("controller.components=16",), one),
+            Row("memory", "per-dimension", "a mixture for each", ("rnn.mixtures=5",), one),
+            Row("memory", "shared", "one mixture for all", ("rnn.shared_mixture=true",), one),
+            Row("memory", "gaussian", "one Gaussian", ("rnn.mixtures=1",), one),
+            Row("memory", "means", "learns means of latents", ("rnn.latent=mean",), one),
+            Row("memory", "short", "windows of 25 steps", (*short, "rnn.batch_size=64"), one),
+            Row("memory", "long", "windows of 400 steps", long, one),
+            Row("memory", "sampled", "C sees draws", ("controller.latent=sampled",), one),
+            Row("memory", "after", "C sees the next state", ("controller.hidden=after",), one),
+        ),
+    )
+
+
+def takecover() -> Study:
+    """Searches as long as the run's own; one seed where not the temperature is asked about."""
+    one, means = (1,), ("rnn.latent=mean", "controller.latent=mean")
+    return Study(
+        "takecover",
+        ("env=takecover",),
+        (
+            *(
+                Row("doom", f"tau-{t}", f"temperature {t}", (f"controller.temperature={t}",))
+                for t in (0.1, 0.5, 1.0, 1.15, 1.3)
+            ),
+            Row("parts", "deaths", "deaths weigh as other steps", ("rnn.death_weight=1",), one),
+            Row("parts", "means", "means of latents", means, one),
+            Row("parts", "shared", "one mixture for all", ("rnn.shared_mixture=true",), one),
+            Row("parts", "z", "C sees z", ("controller.features=z",), one),
+            Row("parts", "zh", "C sees z and h", ("controller.features=zh",), one),
+            Row("parts", "reward", "fitness is foretold", ("rnn.reward_weight=0.1",), one),
+            Row("parts", "restart", "no restart input", ("rnn.restart=false",), one),
+        ),
+    )
+
+
+STUDIES = {"carracing": carracing, "takecover": takecover}
+
+
+def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
+    """What a finished run gave: scores, likelihood, steps, and the curve of its search."""
+    run = data / study.run(row, seed)
+    scores = read_json(run / "evaluate" / "scores.json")
+    search = read_json(run / "controller" / "manifest.json")
+    memory = run / "rnn" / "manifest.json"
+    own_memory = memory.exists()
+    returns = {
+        name: [round(value, 2) for value in scores[who]["returns"]]
+        for name, who in (("game", "agent"), ("dream", IN_ITS_DREAM))
+        if who in scores
+    }
+    return {
+        "table": row.table,
+        "name": row.name,
+        "what": row.what,
+        "seed": seed,
+        "overrides": list(row.overrides),
+        "returns": returns,
+        "nll": read_json(memory)["summary"]["validation_nll"]["mdn_rnn"] if own_memory else None,
+        "world": search["summary"]["world"],
+        "selection": search["summary"]["selection_mean"],
+        "steps": search["summary"]["steps"],
+        "generations": search["summary"]["generations"],
+        "wall_s": search["wall_s"],
+        "commit": search["commit"],
+        "curve": learning_curve(run / "controller"),
+    }
+
+
+def main() -> None:
+    """Run what is missing, and write ``study-<name>.json`` of what is done."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("tables", nargs="*", help="tables to fill; all without")
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--list", action="store_true", help="print the commands instead")
+    options = parser.parse_args()
+    study = STUDIES[options.study]()
+    every = [(row, seed) for row in study.rows for seed in row.seeds]
+    for row, seed in every:
+        if options.tables and row.table not in options.tables:
+            continue
+        for stage in row.stages:
+            command = [*study.command(row, stage, seed), f"data={options.data}"]
+            if options.list:
+                print(shlex.join(command))
+                continue
+            done = subprocess.run([sys.executable, *command[1:]], check=False)
+            if done.returncode:
+                sys.exit(done.returncode)
+    if not options.list:
+        finished = [
+            result(options.data, study, row, seed)
+            for row, seed in every
+            if (options.data / study.run(row, seed) / "evaluate" / "scores.json").exists()
+        ]
+        path = options.data / f"study-{options.study}.json"
+        write_json(path, {**provenance(), "runs": finished})
+        say(f"study: {len(finished)} of {len(every)} runs in {path}")
+
+
+if __name__ == "__main__":
+    main()

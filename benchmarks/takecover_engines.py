@@ -1,0 +1,122 @@
+"""Does EnvPool's Take Cover agree with ViZDoom's, and is it faster?
+
+Episodes in which nothing is done, each game on one thread: how long they last, what they are worth,
+how their first frames are coloured, and how many steps a second are played. Writes
+``data/takecover_engines.json``; a minute.
+
+    python benchmarks/takecover_engines.py --episodes 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import envpool
+import numpy as np
+from scipy import stats
+
+from worldmodels.artifacts import provenance, write_json
+from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.tracking import say
+
+ID = "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1"
+LIMIT, ROWS, COLUMNS = 2100, 240, 320
+LANES = 16
+
+
+class Played(NamedTuple):
+    """Some episodes."""
+
+    lengths: np.ndarray  # (episodes,)
+    returns: np.ndarray  # (episodes,)
+    colour: np.ndarray  # (episodes, 3): mean of the first frames
+    rate: np.ndarray  # (1,): steps a second
+
+
+def vizdoom(seeds: list[int]) -> Played:
+    """The game as the project plays it, whole pictures."""
+    spec = EnvSpec(
+        id=ID,
+        engine="gymnasium",
+        max_steps=LIMIT,
+        crop_rows=None,
+        size=64,
+        lever=(2, 0, 1),
+        kwargs={"doom_config_path": "/dev/null"},
+    )
+    with closing(make_lanes(spec, len(seeds))) as lanes:
+        return played(lanes, seeds, np.zeros((len(seeds), 1), np.float32))
+
+
+def pool(seeds: list[int]) -> Played:
+    """EnvPool's, one step a tic and one frame an observation, as near as its options go."""
+    lanes = envpool.make(
+        "TakeCover-v1",
+        env_type="gymnasium",
+        num_envs=len(seeds),
+        num_threads=1,
+        seed=seeds,
+        frame_skip=1,
+        stack_num=1,
+        img_height=64,
+        img_width=64,
+        max_episode_steps=LIMIT,
+    )
+    return played(lanes, None, np.zeros((len(seeds), 2)))
+
+
+def played(lanes: Any, seeds: list[int] | None, actions: np.ndarray) -> Played:
+    """Play the lanes' episodes to their ends."""
+    frames, _ = lanes.reset() if seeds is None else lanes.reset(seed=seeds)
+    lengths, returns = np.zeros(len(actions), int), np.zeros(len(actions))
+    alive = np.ones(len(actions), bool)
+    began, steps = time.perf_counter(), 0
+    while alive.any():
+        _, rewards, terminated, truncated, _ = lanes.step(actions)
+        lengths[alive] += 1
+        returns[alive] += rewards[alive]
+        steps += len(actions) if seeds is None else int(alive.sum())  # EnvPool begins anew
+        alive &= ~(terminated | truncated)
+    rate = steps / (time.perf_counter() - began)
+    frames = frames if frames.shape[-1] == 3 else frames.transpose(0, 2, 3, 1)
+    return Played(lengths, returns, frames.mean(axis=(1, 2)), np.array([rate]))
+
+
+def main() -> None:
+    """Play both, compare, and write what came out."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=96)
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    options = parser.parse_args()
+    parts = [list(range(at, at + LANES)) for at in range(0, options.episodes, LANES)]
+    results = {
+        name: Played(*map(np.concatenate, zip(*(play(part) for part in parts), strict=True)))
+        for name, play in (("vizdoom", vizdoom), ("envpool", pool))
+    }
+    ours, theirs = results["vizdoom"].lengths, results["envpool"].lengths
+    record: dict[str, Any] = {
+        **provenance(),
+        "episodes": len(ours),
+        "same_length": int((ours == theirs).sum()),
+        "ks_pvalue": float(stats.ks_2samp(ours, theirs).pvalue),
+    }
+    for name, result in results.items():
+        record[name] = {
+            "mean_length": float(result.lengths.mean()),
+            "std_length": float(result.lengths.std(ddof=1)),
+            "mean_return": float(result.returns.mean()),
+            "steps/s": float(result.rate.mean()),
+            "mean_colour": result.colour.mean(axis=0).tolist(),
+        }
+    write_json(options.data / "takecover_engines.json", record)
+    for name in results:
+        say(f"{name}: {record[name]}")
+    say(f"equal lengths on equal seeds: {record['same_length']}; KS p = {record['ks_pvalue']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
