@@ -119,6 +119,12 @@ def test_help_and_configuration_are_shown(tmp_path: Path) -> None:
     assert "latent_size: 64" in done.stdout
 
 
+def test_a_dream_of_other_latents_than_the_games_is_refused(smoke: Path) -> None:
+    dream = ("controller.world=dream", "controller.latent=mean", "run=other", "base=smoke")
+    line = error_line(run(smoke, "stage=controller", "preset=smoke", *dream))
+    assert "controller.latent=sampled" in line
+
+
 def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(smoke: Path) -> None:
     done = run(
         smoke,

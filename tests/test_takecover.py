@@ -13,6 +13,7 @@ import pytest
 from command import error_line, run
 from numpy.typing import NDArray
 
+from worldmodels import weights
 from worldmodels.agent import load_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
@@ -33,6 +34,7 @@ STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 def takecover(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder after ``stage=all preset=smoke env=takecover``."""
     data = tmp_path_factory.mktemp("data")
+    Path("_vizdoom.ini").unlink(missing_ok=True)  # another program's, which would hide ours
     done = run(data, "stage=all", "preset=smoke", "env=takecover")
     assert done.returncode == 0, done.stdout + done.stderr
     return data / "takecover-smoke"
@@ -99,9 +101,12 @@ def test_nothing_of_the_game_is_left(takecover: Path) -> None:
     assert not games
 
 
-def test_deaths_are_recorded_where_they_happen_and_time_limits_are_none(takecover: Path) -> None:
+def test_deaths_are_where_they_happened_and_dreams_begin_where_episodes_did(
+    takecover: Path,
+) -> None:
     episodes = EpisodeSet.open([takecover / "rollouts"])
     latents = LatentSet(takecover / "rnn/latents.h5")
+    first = weights.load(takecover / "rnn/first_latents.safetensors")["mean"].numpy()
     deaths = 0
     for number in range(episodes.num_episodes):
         episode, encoded = episodes.episode(number), latents.episode(number)
@@ -110,6 +115,7 @@ def test_deaths_are_recorded_where_they_happen_and_time_limits_are_none(takecove
         assert not episode.terminated[:-1].any()
         assert episode.truncated[-1] == (steps == 160 and not episode.terminated[-1])
         np.testing.assert_array_equal(encoded.terminated, episode.terminated)
+        np.testing.assert_array_equal(first[number], encoded.mean[0])
         deaths += int(episode.terminated[-1])
     assert 0 < deaths < episodes.num_episodes
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
+from omegaconf import II, OmegaConf
 
 
 class Stage(Enum):
@@ -123,6 +123,7 @@ class LoggerName(Enum):
 class EnvConfig:
     """The environment and how its frames and actions are shaped."""
 
+    name: str = "carracing"  # what its runs are called unless run= says otherwise
     id: str = "CarRacing-v3"
     engine: Engine = Engine.auto
     max_steps: int = 1000  # time limit of an episode
@@ -140,7 +141,7 @@ class RolloutsConfig:
     """Recorded episodes."""
 
     episodes: int = 10_000
-    max_steps: int = 1000  # an episode's share of steps; shorter sees more tracks for the same cost
+    max_steps: int = II("env.max_steps")  # shorter sees more episodes for the same cost
     policy: ActionSource = ActionSource.brownian
     noise: float = 0.0  # standard deviation added to a controller's parameters, anew an episode
     on_corrupt: OnCorrupt = OnCorrupt.refuse
@@ -196,7 +197,7 @@ class ControllerConfig:
     final_sigma: float | None = None  # reached when the budget is used up; null: CMA-ES's own steps
     diagonal: bool = False  # a variance for each parameter instead of a covariance matrix
     components: int | None = None  # search along so many principal components of the features
-    max_steps: int = 1000
+    max_steps: int = II("env.max_steps")
     features: Features = Features.zh
     latent: LatentChoice = LatentChoice.sampled
     hidden: HiddenChoice = HiddenChoice.before
@@ -257,7 +258,7 @@ class Config:
     """One command."""
 
     stage: Stage = Stage.all
-    run: str = "carracing"
+    run: str = "${env.name}"
     base: str | None = None  # a run whose artifacts serve where this one has none
     data: str = "data"  # the folder of all runs
     seed: int = 1

@@ -1,0 +1,48 @@
+"""Environments that this project knows nothing of, by configuration alone."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command import run
+
+from worldmodels.agent import load_agent
+from worldmodels.data.episodes import EpisodeSet
+
+GUIDE = Path(__file__).resolve().parent.parent / "docs" / "new-environment.md"
+
+
+def test_every_stage_runs_on_an_atari_game(tmp_path: Path) -> None:
+    pytest.importorskip(
+        "ale_py", reason="ale-py is not installed: pip install 'worldmodels[atari]'"
+    )
+    done = run(tmp_path, "stage=all", "preset=smoke", "env=breakout")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = tmp_path / "breakout-smoke"
+    actions = EpisodeSet.open([folder / "rollouts"]).episode(0).actions
+    assert actions.shape == (40, 4)
+    assert ((actions == 1).sum(axis=1) == 1).all()
+    assert (actions.sum(axis=1) == 1).all()
+    agent = load_agent(folder / "controller/agent")
+    assert agent.memory is not None
+    assert agent.memory.action_size == 4
+    scores = json.loads((folder / "evaluate/scores.json").read_text())
+    assert set(scores) == {"agent", "random policy"}
+
+
+def test_the_guides_environment_runs(tmp_path: Path) -> None:
+    pytest.importorskip(
+        "vizdoom", reason="ViZDoom is not installed: pip install 'worldmodels[doom]'"
+    )
+    found = re.search(r"```yaml\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
+    assert found is not None
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/gather.yaml").write_text(found[1])
+    done = run(
+        tmp_path, "--config-dir", str(tmp_path), "stage=rollouts", "env=gather", "preset=smoke"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    episodes = EpisodeSet.open([tmp_path / "gather-smoke/rollouts"])
+    assert episodes.num_episodes == 8
+    assert episodes.frames(0, 0, 1).shape == (1, 64, 64, 3)
