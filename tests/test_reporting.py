@@ -237,11 +237,12 @@ def test_a_dream_that_goes_on_where_the_game_ended_is_told_apart(tmp_path: Path)
         parting = part(vision, memory_that_ends(logit), played, (0.5, 1.0))
         assert [dream.temperature for dream in parting.dreams] == [0.5, 1.0]
         for dream in parting.dreams:
-            assert dream.ended.shape == (3, 30)
-            assert (dream.ended == ended).all()
-            assert (dream.reward == 1 - ended).all()
+            assert dream.course.ended.shape == (3, 30)
+            assert (dream.course.share_ended() == ended).all()
+            assert dream.course.mean_return()[-1] == 30 * (1 - ended)
     assert parting.lengths.tolist() == [30] * 3
-    assert not parting.died.any()
+    assert (parting.game.ended == 0).all()
+    assert parting.game.mean_return().tolist() == list(range(1, 31))
 
 
 def test_distance_is_that_of_a_dream_of_the_recorded_actions(tmp_path: Path) -> None:

@@ -222,34 +222,35 @@ def _parting(parting: Parting) -> str:
     )
     rows = [_parting_row(parting, dream) for dream in parting.dreams]
     text += _table(rows, _PARTING_HEADER)
-    deaths, distance, reward = [], [], []
-    names = [f"{dream.temperature:g}" for dream in parting.dreams]
-    steps = np.unique(np.linspace(0, parting.reward.shape[1] - 1, 200).astype(int))
-    over = np.cumsum(np.eye(parting.reward.shape[1])[parting.lengths[parting.died] - 1], axis=1)
-    for at in steps.tolist():
-        deaths.append((at + 1, "game", float(over[:, at].sum()) / len(parting.lengths), 0.0))
-        distance.append((at + 1, "unrelated", parting.unrelated, 0.0))
-        reward.append(
-            (at + 1, "game", float(np.nansum(parting.reward[:, : at + 1], 1).mean()), 0.0)
-        )
-        for name, dream in zip(names, parting.dreams, strict=True):
-            ended = np.fmax.accumulate(dream.ended, axis=1)[:, at]
-            deaths.append((at + 1, name, float(ended.mean()), 0.0))
-            distance.append((at + 1, name, float(np.nanmean(dream.distance[:, at])), 0.0))
-            got = float(np.nansum(dream.reward[:, : at + 1], axis=1).mean())
-            reward.append((at + 1, name, got, 0.0))
-    lines = {name: f"dreamt at {name}" for name in names}
-    apart = Chart({**lines, "unrelated": "two unrelated frames"}, "step", "distance of latents")
-    ends = Chart({"game": "game", **lines}, "step", "share of episodes that are over")
-    gained = Chart({"game": "game", **lines}, "step", "return so far")
-    drawn = [draw(c, r) or "" for c, r in ((apart, distance), (ends, deaths), (gained, reward))]
+    courses = {"game": parting.game}
+    distances = {"two unrelated frames": np.full(parting.lengths.max(), parting.unrelated)}
+    for dream in parting.dreams:
+        courses[f"dreamt at {dream.temperature:g}"] = dream.course
+        distances[f"dreamt at {dream.temperature:g}"] = np.nanmean(dream.distance, axis=0)
+    curves = {
+        "distance of latents": distances,
+        "share of episodes that are over": {n: c.share_ended() for n, c in courses.items()},
+        "return so far": {name: course.mean_return() for name, course in courses.items()},
+    }
+    drawn = [_over_steps(label, lines) for label, lines in curves.items()]
     text += f'<div class="charts">{"".join(drawn)}</div>'
     times = ", ".join(str(time) for time in parting.times)
+    names = ", ".join(f"{dream.temperature:g}" for dream in parting.dreams)
     return text + _figure(
         png(parting.image),
         f"Episode {parting.seed} at steps {times}: played; as V keeps it; dreamt at temperature"
-        f" {', '.join(names)}.",
+        f" {names}.",
     )
+
+
+def _over_steps(label: str, curves: dict[str, np.ndarray]) -> str:
+    """A chart of curves (T,)."""
+    rows = [
+        (at + 1, name, float(curve[at]), 0.0)
+        for name, curve in curves.items()
+        for at in np.unique(np.linspace(0, len(curve) - 1, 200).astype(int)).tolist()
+    ]
+    return draw(Chart({name: name for name in curves}, "step", label), rows) or ""
 
 
 _PARTING_HEADER = (
@@ -259,21 +260,19 @@ _PARTING_HEADER = (
 
 
 def _parting_row(parting: Parting, dream: Dreamt) -> tuple[str, ...]:
-    last = dream.ended[np.arange(len(parting.lengths)), parting.lengths - 1] == 1
-    first = np.where(last, np.nanargmax(np.nan_to_num(dream.ended), axis=1) + 1, np.inf)
-    soon = first < parting.lengths - SOON
-    with_death = parting.died.sum()
+    lengths, last = parting.lengths, (np.arange(len(parting.lengths)), parting.lengths - 1)
+    died, over = parting.game.ended[last] == 1, dream.course.ended[last] == 1
+    lived = np.nansum(dream.course.ended == 0, axis=1)  # steps until the dream was over
+    soon = over & (lived + 1 < lengths - SOON)
     far = np.nanmean(dream.distance, axis=0) > parting.unrelated / 2
-    apart = str(int(far.argmax()) + 1) if far.any() else "never"
-    played = np.nansum(parting.reward)
-    ratio = f"{np.nansum(dream.reward) / played:.2f}" if played else "–"
+    played = np.nansum(parting.game.reward)
     return (
         f"{dream.temperature:g}",
-        f"{with_death} of {len(parting.died)}",
-        f"{(last & parting.died).sum()}",
+        f"{died.sum()} of {len(died)}",
+        f"{(over & died).sum()}",
         f"{soon.sum()}",
-        apart,
-        ratio,
+        str(int(far.argmax()) + 1) if far.any() else "never",
+        f"{np.nansum(dream.course.reward) / played:.2f}" if played else "–",
     )
 
 

@@ -27,14 +27,32 @@ ACTIVE = 0.01
 _BATCH = 256
 
 
+class Course(NamedTuple):
+    """How episodes went, in the game or in a dream.
+
+    T is the longest episode's steps; what is beyond an episode's own end in the game is NaN.
+    """
+
+    reward: np.ndarray  # (episodes, T): of a dream as M expects it, 0 from its end on
+    ended: np.ndarray  # (episodes, T): 1 from the step on that terminated it
+
+    def share_ended(self) -> np.ndarray:
+        """Share of the episodes that were terminated by each step, (T,)."""
+        share: np.ndarray = np.fmax.accumulate(self.ended, axis=1).mean(axis=0)
+        return share
+
+    def mean_return(self) -> np.ndarray:
+        """Mean return up to each step, (T,)."""
+        gained: np.ndarray = np.nancumsum(self.reward, axis=1).mean(axis=0)
+        return gained
+
+
 class Dreamt(NamedTuple):
-    """The dreams of some episodes at one temperature. T is the longest episode's steps; what is
-    beyond an episode's own end is NaN."""
+    """The dreams of some episodes at one temperature."""
 
     temperature: float
+    course: Course
     distance: np.ndarray  # (episodes, T): root mean square, of its latent from the game's
-    reward: np.ndarray  # (episodes, T): as M expects it, 0 where the dream has ended
-    ended: np.ndarray  # (episodes, T): 1 from the step on that ended it
 
 
 class Parting(NamedTuple):
@@ -42,8 +60,7 @@ class Parting(NamedTuple):
 
     Args:
         lengths: steps of each episode, (episodes,).
-        died: whether the game ended it, (episodes,) bool.
-        reward: of the game, (episodes, T), NaN beyond its end.
+        game: how they went in the game.
         unrelated: the distance of two frames that have nothing to do with each other.
         dreams: at each temperature.
         image: uint8 (rows, columns, 4), one episode: recorded, as V keeps it, and dreamt at each
@@ -53,8 +70,7 @@ class Parting(NamedTuple):
     """
 
     lengths: np.ndarray
-    died: np.ndarray
-    reward: np.ndarray
+    game: Course
     unrelated: float
     dreams: tuple[Dreamt, ...]
     image: np.ndarray
@@ -84,14 +100,14 @@ def part(
         dream, track = _dream(memory, played, latents, active, temperature, longest)
         dreams.append(dream)
         shown.append(decode(vision, track[times]))
-    reward = np.full((len(played), lengths.max()), np.nan)
-    for row, episode in zip(reward, played, strict=True):
-        row[: len(episode.rewards)] = episode.rewards
+    reward, ended = (np.full((len(played), lengths.max()), np.nan) for _ in range(2))
+    for number, episode in enumerate(played):
+        reward[number, : lengths[number]] = episode.rewards
+        ended[number, : lengths[number]] = episode.terminated
     kept = decode(vision, latents[longest][times])
     return Parting(
         lengths=lengths,
-        died=np.array([bool(episode.terminated[-1]) for episode in played]),
-        reward=reward,
+        game=Course(reward, ended),
         unrelated=_unrelated(every[:, active]),
         dreams=tuple(dreams),
         image=rows_of(played[longest].frames[times], kept, *shown),
@@ -142,7 +158,7 @@ def _dream(
             world.keep(going)
         if not len(lanes):
             break
-    return Dreamt(temperature, distance, reward, ended), torch.cat(track)
+    return Dreamt(temperature, Course(reward, ended), distance), torch.cat(track)
 
 
 def _unrelated(latents: Tensor) -> float:
