@@ -216,7 +216,7 @@ class EvaluateConfig:
     engine: Engine = Engine.gymnasium  # another is sooner done, and the report says so
     episodes: int = 100
     first_seed: int = 0
-    video: bool = True
+    video: bool = True  # film the median episode, and keep some for the report to dream again
 
 
 @dataclass

@@ -77,7 +77,7 @@ def _judge(
     )
     work = packets(agent.parameters[None], drawn, lanes, spec.max_steps, agent.wiring)
     attrs: dict[str, str | int | float] = {"env": spec.id, "engine": spec.engine, "policy": "agent"}
-    kept = -(-RECORDED // len(work[0].seeds))
+    kept = -(-RECORDED // len(work[0].seeds)) if config.video else 0
     jobs = [
         _Recorded(packet, folder.path / "episodes" / f"shard-{number:05d}.h5", attrs)
         if number < kept

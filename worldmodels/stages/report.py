@@ -43,12 +43,12 @@ def _strip(context: Context, finished: dict[str, Path]) -> DreamStrip:
 
 
 def _part(context: Context) -> Parting | None:
-    """The judged agent's episodes and their dreams; None for an agent without M."""
+    """The judged agent's episodes and their dreams; None without episodes, or without M."""
+    folder = context.run.locate("evaluate") / "episodes"
     agent = load_agent(context.agent()[0])
-    if agent.memory is None:
+    if agent.memory is None or not folder.exists():
         return None
-    episodes = EpisodeSet.open([context.run.locate("evaluate") / "episodes"])
-    return part(agent.vision, agent.memory, episodes)
+    return part(agent.vision, agent.memory, EpisodeSet.open([folder]))
 
 
 def _dreamers(run: Run) -> dict[str, Path]:
