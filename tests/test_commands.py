@@ -106,7 +106,7 @@ def test_latents_are_what_the_saved_vae_makes_of_the_frames(smoke: Path) -> None
 
 def test_run_again_does_nothing(smoke: Path) -> None:
     before = {stage: manifest(smoke, stage) for stage in STAGES[:-1]}
-    done = run(smoke, "stage=all", "preset=smoke")
+    done = run(smoke, "stage=all", "preset=smoke", "rollouts.noise=0.5")  # of no controller
     assert done.returncode == 0
     assert {stage: manifest(smoke, stage) for stage in STAGES[:-1]} == before
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from worldmodels import seeds
@@ -21,6 +22,8 @@ from worldmodels.worlds.recipes import RealRecipe
 def run(context: Context) -> None:
     """Collect the shards that are missing."""
     config = context.config.rollouts
+    if config.policy is not ActionSource.controller:
+        config = replace(config, noise=0.0)  # of no concern to a random driver
     driver, recipe, inputs = _driver(context)
     growable = ("rollouts.episodes",)
     content = context.env_content(context.env_spec())
