@@ -18,7 +18,7 @@ from worldmodels.envs.engines import EnvSpec, make_lanes
 from worldmodels.evolution.fitness import fitness
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
-from worldmodels.stages.controller import CPU_DREAM_LANES
+from worldmodels.stages.controller import MANY_DREAMS
 from worldmodels.tracking import Tracker
 from worldmodels.training import cpu
 from worldmodels.training.encode import encode_episodes
@@ -182,7 +182,7 @@ def dream(folder: Path, seconds: float) -> float:
         1.0,
         bfloat16=BFLOAT16,
     )
-    return _control(recipe, WIRING, 32 + 256, CPU_DREAM_LANES, 64, 16, seconds)
+    return _control(recipe, WIRING, 32 + 256, MANY_DREAMS, 64, 16, seconds)
 
 
 def dream_doom(folder: Path, seconds: float) -> float:
@@ -195,4 +195,4 @@ def dream_doom(folder: Path, seconds: float) -> float:
         bfloat16=BFLOAT16,
     )
     wiring = Wiring(True, True, False, ("tanh",), "Take Cover", use_cell=True, bias=False)
-    return _control(recipe, wiring, 64 + 2 * 512, CPU_DREAM_LANES, 64, 16, seconds)
+    return _control(recipe, wiring, 64 + 2 * 512, MANY_DREAMS, 64, 16, seconds)

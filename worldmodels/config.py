@@ -204,7 +204,7 @@ class ControllerConfig:
     bias: bool = True
     hidden_units: int = 0  # of a layer with tanh; the paper's has none, and compares with 40
     temperature: float = 1.0  # of the dream
-    dream_lanes: int | None = None  # dreams in one batch; null: 64 on a CPU, 8192 on a GPU
+    dream_lanes: int | None = None  # dreams in one batch; null: 64 to 256 on a CPU, all on a GPU
     select_every: int = 25  # generations between two evaluations on the selection seeds
     select_episodes: int = 64
 

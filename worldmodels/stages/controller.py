@@ -29,9 +29,10 @@ from worldmodels.worlds.world import World
 
 RELIABILITY = 0.7
 """Share of the variance of the candidates' scores that is to be their own."""
-CPU_DREAM_LANES = 64
-"""Dreams in one batch: enough for a core's products, and few enough that all cores have some."""
-GPU_DREAM_LANES = 8192
+FEW_DREAMS, MANY_DREAMS = 64, 256
+"""Bounds of the dreams in one batch on a CPU: fewer leave its cores waiting for M's weights, more
+leave the cache; between them a batch is a quarter of the generation, for several cores."""
+GPU_DREAMS = 8192
 """A GPU wants them all at once."""
 GROWTH = 1.1
 """How much more or fewer episodes the next generation may have."""
@@ -195,7 +196,7 @@ class _Evolution:
             pool,
             self.directions.controllers(candidates),
             drawn,
-            self._lanes,
+            self._lanes(len(candidates) * len(drawn)),
             self.config.max_steps,
             self.wiring,
             self.config.patience,
@@ -258,7 +259,8 @@ class _Evolution:
         drawn = seeds.draw(
             Purpose.SELECTION, self.context.config.seed, count=config.select_episodes
         )
-        outcome = fitness(pool, finalists, drawn, self._lanes, config.max_steps, self.wiring)
+        lanes = self._lanes(len(finalists) * len(drawn))
+        outcome = fitness(pool, finalists, drawn, lanes, config.max_steps, self.wiring)
         scores = outcome.returns.mean(axis=1)
         better = int(scores.argmax())
         self.selection.append(
@@ -298,12 +300,15 @@ class _Evolution:
         mean: np.ndarray = self.directions.coordinates(load_agent(folder).parameters[None])[0]
         return mean
 
-    @property
-    def _lanes(self) -> int:
+    def _lanes(self, episodes: int) -> int:
+        """Lanes of a packet, of so many episodes in all; whatever the number of workers."""
         if self.config.world is WorldKind.real:
             return self.context.config.env.lanes
-        on_gpu = self.context.device.type == "cuda"
-        return self.config.dream_lanes or (GPU_DREAM_LANES if on_gpu else CPU_DREAM_LANES)
+        if self.config.dream_lanes is not None:
+            return self.config.dream_lanes
+        if self.context.device.type == "cuda":
+            return GPU_DREAMS
+        return min(MANY_DREAMS, max(FEW_DREAMS, episodes // 4))
 
     def _recipe(self) -> Recipe:
         if self.config.world is WorldKind.real:
