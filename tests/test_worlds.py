@@ -28,7 +28,12 @@ CPU = torch.device("cpu")
 SQUASH = Head(("tanh", "half_tanh", "clipped_tanh"))
 
 
-def dream(temperature: float = 1.0, ends: float = -10.0, latent: int = 6) -> DreamWorld:
+def dream(
+    temperature: float = 1.0,
+    ends: float = -10.0,
+    latent: int = 6,
+    dtype: torch.dtype = torch.float32,
+) -> DreamWorld:
     """A small untrained dream whose termination logit is about `ends`."""
     torch.manual_seed(0)
     memory = MDNRNN(latent, 3, 12, 3)
@@ -39,7 +44,7 @@ def dream(temperature: float = 1.0, ends: float = -10.0, latent: int = 6) -> Dre
         rng.normal(size=(5, latent)).astype(np.float32),
         rng.normal(size=(5, latent)).astype(np.float32),
     )
-    return DreamWorld(memory, first, temperature)
+    return DreamWorld(memory, first, temperature, dtype=dtype)
 
 
 def population(world: DreamWorld, candidates: int, episodes: int) -> PopulationPolicy:
@@ -85,6 +90,20 @@ def test_a_dream_ends_where_its_head_says_so() -> None:
     outcome = rollout(world, population(world, 1, 4), range(4), 30)
     assert (outcome.lengths == 1).all()
     assert outcome.terminated.all()
+
+
+def test_a_dream_in_bfloat16_is_nearly_that_in_float32() -> None:
+    latents = []
+    for dtype in (torch.float32, torch.bfloat16):
+        world = dream(dtype=dtype)
+        world.reset(range(500))
+        for _ in range(20):
+            features = world.step(torch.zeros(500, 3)).features
+        assert features.dtype == torch.float32
+        latents.append(world.latents)
+    apart = (latents[0] - latents[1]).abs()
+    assert apart.max() > 0
+    assert apart.median() < 0.01 * latents[0].std()
 
 
 def test_colder_dreams_vary_less() -> None:
