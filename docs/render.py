@@ -2,7 +2,8 @@
 
     python docs/render.py data/quick            # take over the results of a run
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
-                                                # for carracing_parity.json, carracing_speed.json
+                                                # for carracing_parity.json, carracing_speed.json,
+                                                # study-carracing.json
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/
     python docs/render.py                       # render the pages again
 
@@ -21,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import imageio_ffmpeg
+import numpy as np
 
 from worldmodels.artifacts import read_json, write_json
 from worldmodels.reporting.charts import Chart, draw
 from worldmodels.reporting.curve import PAPER_CURVE, Point, learning_curve
-from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, score_rows
+from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, score_rows, summarise
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS / "results"
@@ -106,7 +108,7 @@ MIT licence. How it learned: [docs/results.md](../../docs/results.md).
 
 def render() -> None:
     """Draw the curves, and write every region of every page."""
-    draw_curves(read_json(RESULTS / "laptop.json"))
+    draw_curves(read_json(RESULTS / "laptop.json"), read_json(RESULTS / "study-carracing.json"))
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
 
@@ -132,14 +134,21 @@ def regions() -> dict[str, str]:
         "throughput": _throughput(read_json(RESULTS / "throughput.json")),
         "parity": _parity(read_json(RESULTS / "carracing_parity.json")),
         "speed": _speed(read_json(RESULTS / "carracing_speed.json")),
+        **_studies(read_json(RESULTS / "study-carracing.json")["runs"]),
     }
 
 
-def draw_curves(laptop: dict[str, Any]) -> None:
-    """The search of the laptop run beside the paper's curve."""
+def draw_curves(laptop: dict[str, Any], study: dict[str, Any]) -> None:
+    """The search of the laptop run beside the paper's curve, and the first of each ablation."""
     lines = {"this run": [Point(*point) for point in laptop["curve"]], "paper": list(PAPER_CURVE)}
     _curves("learning-steps", lines, "steps played in training", lambda point: point.steps)
     _curves("learning-hours", lines, "hours", lambda point: point.seconds / 3600)
+    ablation = {
+        run["what"]: [Point(*point) for point in run["curve"]]
+        for run in study["runs"]
+        if run["table"] == "ablation" and run["seed"] == 1
+    }
+    _curves("ablation", ablation, "steps played in training", lambda point: point.steps)
 
 
 def _curves(
@@ -153,6 +162,36 @@ def _curves(
     head, rest = svg.split(">", 1)
     style = "<style>svg{color:#222}@media(prefers-color-scheme:dark){svg{color:#ddd}}</style>"
     (RESULTS / f"{name}.svg").write_text(f"{head}>{style}{rest}")
+
+
+def _studies(runs: list[dict[str, Any]]) -> dict[str, str]:
+    """Table -> a row for each variant: its scores, seed by seed and together."""
+    return {
+        table: _study([run for run in runs if run["table"] == table])
+        for table in dict.fromkeys(run["table"] for run in runs)
+    }
+
+
+def _study(runs: list[dict[str, Any]]) -> str:
+    rows = []
+    dreamt = any(run["world"] == "dream" for run in runs)
+    likely = any(run["nll"] is not None for run in runs)
+    for name in dict.fromkeys(run["name"] for run in runs):
+        same = [run for run in runs if run["name"] == name]
+        games = [np.array(run["returns"]["game"]) for run in same]
+        both = summarise(name, np.concatenate(games), range(sum(map(len, games))))
+        row = [same[0]["what"], f"**{both.mean:.0f}** ± {both.std:.0f}"]
+        row.append(f"{both.interval[0]:.0f} to {both.interval[1]:.0f}")
+        row.append(", ".join(f"{game.mean():.0f}" for game in games))
+        if dreamt:
+            row.append(", ".join(f"{np.mean(run['returns']['dream']):.0f}" for run in same))
+        if likely:
+            row.append(", ".join("–" if r["nll"] is None else f"{r['nll']:.4f}" for r in same))
+        row.append(" ".join(f"`{word}`" for word in same[0]["overrides"]) or "–")
+        rows.append(row)
+    header = ["", "score", "95 % interval", "seed by seed"]
+    header += ["in its dream"] * dreamt + ["M's nats a dimension"] * likely + ["overrides"]
+    return _table(header, rows)
 
 
 def _maker(run: dict[str, Any]) -> str:
