@@ -8,10 +8,9 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from lightning_fabric import Fabric
 
 from worldmodels import weights
 from worldmodels.agent import Wiring
@@ -34,6 +33,9 @@ from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
 from worldmodels.workers import Heartbeat, Pool, default_processes
 from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,9 @@ class Context:
 
     def fabric(self) -> Fabric:
         """Device and precision for training."""
+        # Imported here, for it takes as long as everything else and few stages train.
+        from lightning_fabric import Fabric
+
         # It tells of precisions and of Slurm's srun, and sets its own level when imported.
         logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module="lightning_fabric")
