@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +134,13 @@ def main() -> None:
                 ("native 96x96", lambda n=lanes, t=threads: native(n, t, 96, seconds)),
                 ("native physics", lambda n=lanes, t=threads: physics(n, t, seconds)),
             ):
-                plans.append((what, lanes, threads, measure))  # type: ignore[arg-type]
+                plans.append((what, lanes, threads, measure))  # type: ignore[arg-type]  # its defaults bind
     for threads in sorted({1, cores}):
         plans += others(threads, seconds)
     if usable():
         for lanes in GPU_LANES:
-            plans.append(("GPU 64x64", lanes, 1, lambda n=lanes: native(n, 1, 64, seconds, "cuda")))  # type: ignore[misc]
+            on_gpu = partial(native, lanes, 1, 64, seconds, "cuda")
+            plans.append(("GPU 64x64", lanes, 1, on_gpu))
     best: dict[tuple[str, int, int], float] = {}
     with Progress("measuring", len(plans)) as progress:
         for what, lanes, threads, measure in plans:

@@ -83,7 +83,7 @@ def _frames(engine: str, processes: int, seconds: float) -> float:
         running = ~(terminated | truncated)
         frames += int(running.sum())
         if not running.any():
-            env.reset(seed=seeds)  # type: ignore[arg-type]
+            env.reset(seed=seeds)  # type: ignore[arg-type]  # gymnasium's stub
             driver.reset(seeds)
     rate = frames / (time.perf_counter() - began)
     env.close()
@@ -115,7 +115,7 @@ def vae(folder: Path, seconds: float) -> float:
     """Images a second of training, from disk, with checkpoints."""
     cpu.tune()
     precision = "bf16-mixed" if BFLOAT16 else "32-true"
-    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]  # a literal
     episodes = EpisodeSet.open([folder / "rollouts"], "refuse")
     model = load_vision(folder / "vae.safetensors")
     task = VisionTask(model, episodes, episodes.split(0.05, 1), 100, 1, fabric)

@@ -56,11 +56,11 @@ class Console(Countdown):
         super().__init__()
         spaces: dict[str, Space[Any]] = {"health": Box(0, 1, (1,), np.float32)}
         spaces |= {f"screen-{number}": self.observation_space for number in range(pictures)}
-        self.observation_space = Dict(spaces)  # type: ignore[assignment]
+        self.observation_space = Dict(spaces)  # type: ignore[assignment]  # not a Box here
 
     def _frame(self) -> Any:
         shown = self._steps if self._steps < (self._length or 0) else 0
-        spaces = self.observation_space.spaces  # type: ignore[attr-defined]
+        spaces = self.observation_space.spaces  # type: ignore[attr-defined]  # a Dict
         return {name: np.full(space.shape, shown, space.dtype) for name, space in spaces.items()}
 
 

@@ -33,11 +33,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     path.write_text("old")
-    with pytest.raises(ArtifactError, match=r"disk full while writing .*weights"):  # noqa: SIM117
-        with atomic_path(path) as temporary:
-            temporary.symlink_to("/dev/full")  # the kernel's own full disk
-            with temporary.open("w") as file:
-                file.write("new")
+    full = pytest.raises(ArtifactError, match=r"disk full while writing .*weights")
+    with full, atomic_path(path) as temporary:
+        temporary.symlink_to("/dev/full")  # the kernel's own full disk
+        with temporary.open("w") as file:
+            file.write("new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

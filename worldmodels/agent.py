@@ -16,7 +16,7 @@ import torch
 from worldmodels import weights
 from worldmodels.artifacts import read_json, write_json
 from worldmodels.errors import ArtifactError
-from worldmodels.models.controller import Head, squashing
+from worldmodels.models.controller import CHOICE, SQUASHINGS, Head, squashing
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 
@@ -132,7 +132,10 @@ def load_agent(folder: Path) -> Agent:
     try:
         squashing(wiring.squash)
     except (KeyError, ValueError) as error:
-        raise ArtifactError(f"{folder / 'agent.json'}: unknown squashing {error}") from None
+        raise ArtifactError(
+            f"{folder / 'agent.json'}: unknown squashing {error}, known are"
+            f" {', '.join(SQUASHINGS)} and {CHOICE}"
+        ) from None
     vision = load_vision(folder / "vae.safetensors")
     memory = load_memory(folder / "rnn.safetensors") if wiring.use_hidden else None
     tree = weights.load(folder / "controller.safetensors")
