@@ -176,23 +176,18 @@ def _real_control(engine: str, folder: Path, seconds: float) -> float:
 
 def dream(folder: Path, seconds: float) -> float:
     """Steps a second of a population in the dream, on all cores."""
-    recipe = DreamRecipe(
-        folder / "rnn.safetensors",
-        folder / "first_latents.safetensors",
-        1.0,
-        bfloat16=BFLOAT16,
-    )
-    return _control(recipe, WIRING, 32 + 256, MANY_DREAMS, 64, 16, seconds)
+    return _dream(folder / "rnn.safetensors", folder / "first_latents.safetensors", WIRING, seconds)
 
 
 def dream_doom(folder: Path, seconds: float) -> float:
     """The same at the size of Doom: z of 64, h and c of 512."""
-    recipe = DreamRecipe(
-        folder / "doom.safetensors",
-        folder / "doom_first_latents.safetensors",
-        1.0,
-        use_cell=True,
-        bfloat16=BFLOAT16,
-    )
     wiring = Wiring(True, True, False, ("tanh",), "Take Cover", use_cell=True, bias=False)
-    return _control(recipe, wiring, 64 + 2 * 512, MANY_DREAMS, 64, 16, seconds)
+    first = folder / "doom_first_latents.safetensors"
+    return _dream(folder / "doom.safetensors", first, wiring, seconds)
+
+
+def _dream(memory: Path, first: Path, wiring: Wiring, seconds: float) -> float:
+    recipe = DreamRecipe(memory, first, 1.0, use_cell=wiring.use_cell, bfloat16=BFLOAT16)
+    sizes = load_memory(memory)
+    features = wiring.features(sizes.latent_size, sizes.hidden_size)
+    return _control(recipe, wiring, features, MANY_DREAMS, 64, 16, seconds)
