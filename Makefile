@@ -9,9 +9,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 run: $(VENV)/.run
 	$(BIN)/python -m worldmodels stage=all preset=quick
 
-# What every change must pass.
+# What every change must pass. A file's tests stay together: they share what a run left.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+ALONE = "workers.processes=0"
+"""Where workers are not the question: each takes seconds to start."""
+
 
 def environment() -> dict[str, str]:
     """Without a display, and without settings of the machine that runs the tests."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import error_line, run, start
+from command import ALONE, error_line, run, start
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -134,6 +134,7 @@ def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(smoke: Path) -> Non
         "base=smoke",
         "controller.world=dream",
         "controller.temperature=0.5,1.0",
+        ALONE,
         "run=dream-${controller.temperature}",
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -143,7 +144,7 @@ def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(smoke: Path) -> Non
 
 
 def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_path: Path) -> None:
-    few = ("preset=smoke", "rnn.baselines=false", "evaluate.video=false", "run=rounds")
+    few = ("preset=smoke", "rnn.baselines=false", "evaluate.video=false", "run=rounds", ALONE)
     done = run(tmp_path, "stage=iterate", *few)
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = (
@@ -167,7 +168,7 @@ def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_pa
 def test_a_scout_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    few = ("preset=smoke", "run=scouted", "rnn.baselines=false", "evaluate.video=false")
+    few = ("preset=smoke", "run=scouted", "rnn.baselines=false", "evaluate.video=false", ALONE)
     scouted = (*few, "+scout={rollouts:{episodes:4,policy:brownian},rnn:{hidden_size:16}}")
     drive = ("rollouts.policy=controller", "rollouts.noise=0.1")
     early = run(tmp_path, "stage=rollouts", *scouted, *drive)
@@ -202,7 +203,13 @@ def test_a_scout_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(
 
 def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Path) -> None:
     model = smoke / "smoke/controller/agent"
-    drive = ("stage=rollouts", "preset=smoke", "rollouts.policy=controller", f"model={model}")
+    drive = (
+        "stage=rollouts",
+        "preset=smoke",
+        "rollouts.policy=controller",
+        f"model={model}",
+        ALONE,
+    )
     actions = []
     for noise in (0.0, 0.3):
         done = run(tmp_path, *drive, f"rollouts.noise={noise}", f"run=noise-{noise}")
@@ -236,7 +243,7 @@ def no_lanes(lanes: int) -> Any:
 
 
 def test_a_search_ends_with_its_budget_and_goes_on_with_a_larger_one(copy: Path) -> None:
-    search = ("stage=controller", "preset=smoke", "run=spent", "base=smoke")
+    search = ("stage=controller", "preset=smoke", "run=spent", "base=smoke", ALONE)
     done = run(copy, *search, "controller.budget=1")
     assert done.returncode == 0, done.stderr
     spent = manifest(copy, "controller", "spent")
@@ -250,7 +257,8 @@ def test_a_search_ends_with_its_budget_and_goes_on_with_a_larger_one(copy: Path)
 
 def test_step_sizes_fall_as_the_budget_is_used_up(copy: Path) -> None:
     narrowing = ("controller.budget=250", "controller.sigma=0.2", "controller.final_sigma=0.05")
-    done = run(copy, "stage=controller", "preset=smoke", "run=fall", "base=smoke", *narrowing)
+    search = ("stage=controller", "preset=smoke", "run=fall", "base=smoke", ALONE)
+    done = run(copy, *search, *narrowing)
     assert done.returncode == 0, done.stderr
     folder = copy / "fall/controller"
     with (folder / "metrics.csv").open() as lines:

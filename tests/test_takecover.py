@@ -35,7 +35,9 @@ def takecover(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder after ``stage=all preset=smoke env=takecover``."""
     data = tmp_path_factory.mktemp("data")
     Path("_vizdoom.ini").unlink(missing_ok=True)  # another program's, which would hide ours
-    done = run(data, "stage=all", "preset=smoke", "env=takecover")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GAMES_OF", str(data))
+        done = run(data, "stage=all", "preset=smoke", "env=takecover")
     assert done.returncode == 0, done.stdout + done.stderr
     return data / "takecover-smoke"
 
@@ -99,8 +101,8 @@ def test_every_stage_leaves_its_artifact(takecover: Path) -> None:
 
 def test_nothing_of_the_game_is_left(takecover: Path) -> None:
     assert not Path("_vizdoom.ini").exists()
-    games = [p for p in psutil.process_iter(["exe"]) if "vizdoom" in (p.info["exe"] or "")]
-    assert not games
+    environments = [process.info["environ"] or {} for process in psutil.process_iter(["environ"])]
+    assert not [e for e in environments if e.get("GAMES_OF") == str(takecover.parent)]
 
 
 def test_deaths_are_where_they_happened_and_dreams_begin_where_episodes_did(

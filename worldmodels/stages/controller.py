@@ -95,9 +95,14 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     evolution = _Evolution(context, folder)
     evolution.run()
     parameters, score = evolution.choose()
-    # V is kept in the numbers it was used in: half the size where they are bfloat16.
-    vision = evolution.vision.to(torch.bfloat16) if context.bfloat16 else evolution.vision
-    save_agent(folder.path / "agent", vision, evolution.memory, parameters, evolution.wiring)
+    vision, memory = evolution.vision, evolution.memory
+    # Kept in the numbers they were used in: half the size where those are bfloat16. M is float32 in
+    # the game.
+    if context.bfloat16:
+        vision = vision.to(torch.bfloat16)
+        if memory is not None and config.world is WorldKind.dream:
+            memory = memory.to(torch.bfloat16)
+    save_agent(folder.path / "agent", vision, memory, parameters, evolution.wiring)
     folder.finish(
         fingerprint_arrays({"controller": parameters}),
         {"steps/s": evolution.throughput},
