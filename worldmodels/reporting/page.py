@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import html
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from worldmodels.artifacts import read_json
-from worldmodels.reporting.charts import Chart, draw
-from worldmodels.reporting.parting import Dreamt, Parting
+from worldmodels.reporting.charts import Chart
+from worldmodels.reporting.markup import STYLE, charts, data_url, figure, picture, table
+from worldmodels.reporting.parting import Parting
 from worldmodels.reporting.pictures import DreamStrip, png
-from worldmodels.reporting.scores import (
-    HEADER,
-    IN_ITS_DREAM,
-    PAPER_ROWS,
-    TEMPERATURE_HEADER,
-    Score,
-    score_rows,
-    temperature_rows,
-)
-from worldmodels.tracking import read_metrics
+from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, score_rows
+from worldmodels.reporting.trust import parted, temperatures
 
 Folders = dict[str, Path]
 """The finished stages of a run and their folders."""
-SOON = 10
-"""Steps before an episode's end at which a dream of it is over too soon."""
 
-_STYLE = """
-:root { color-scheme: light dark; --faint: #8883 }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 66rem; margin: 2rem auto; padding: 0 1rem }
-h1, h2 { line-height: 1.2 } h2 { margin-top: 3rem; border-bottom: 1px solid var(--faint) }
-.figures { display: flex; flex-wrap: wrap; gap: .5rem 2.5rem; padding: 0; margin: 1.5rem 0 }
-.figures div { display: flex; flex-direction: column-reverse }
-.figures dt { opacity: .65; font-size: .9rem } .figures dd { margin: 0; font-size: 1.5rem }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .93rem }
-td, th { text-align: left; padding: .3rem 1.5rem .3rem 0; border-bottom: 1px solid var(--faint);
-  vertical-align: top }
-.wide { overflow-x: auto; margin: 1rem 0 }
-figure { margin: 1.5rem 0 } figcaption { opacity: .65; font-size: .9rem; margin-top: .3rem }
-img { width: 100%; image-rendering: pixelated } video { max-width: 100%; border-radius: 4px }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem }
-.charts svg { width: 100%; height: auto; font-family: inherit }
-.absent { opacity: .65; font-style: italic } code { font-size: .9em }
-details { margin: 1rem 0 } summary { cursor: pointer }
-"""
 
 _VISION_CHARTS = (
     Chart(
@@ -117,8 +87,8 @@ def render(
         ("Vision: the VAE", lambda: _vision(folders["vae"])),
         ("Memory: the MDN-RNN", lambda: _memory(folders["rnn"], manifests["rnn"], strip)),
         ("Controller: CMA-ES", lambda: _controller(folders["controller"])),
-        *([("Game and dream, the same actions", lambda: _parting(parting))] if parting else []),
-        *([("Temperatures", lambda: _temperatures(dreamers))] if dreamers else []),
+        *([("Game and dream, the same actions", lambda: parted(parting))] if parting else []),
+        *([("Temperatures", lambda: temperatures(dreamers))] if dreamers else []),
         ("Time and memory", lambda: _resources(manifests)),
         ("Where it comes from", lambda: _provenance(manifests)),
     ]
@@ -132,7 +102,7 @@ def render(
             body.append(f'<p class="absent">The stage {missing} of this run is not finished.</p>')
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>World Models: {title}</title><style>{_STYLE}</style>"
+        f"<title>World Models: {title}</title><style>{STYLE}</style>"
     )
     return (
         f'<!doctype html><html lang="en"><head>{head}</head><body>'
@@ -162,10 +132,10 @@ def _scores(folder: Path, manifest: dict[str, Any]) -> str:
     engine = manifest["config"]["env.engine"]
     judge = "Gymnasium's own" if engine == "gymnasium" else f"the {html.escape(engine)} engine's"
     text = f"<p>Played in {judge} {html.escape(env)}.</p>"
-    text += _table(score_rows(scores, PAPER_ROWS.get(env, [])), HEADER)
+    text += table(score_rows(scores, PAPER_ROWS.get(env, [])), HEADER)
     film = folder / "median.mp4"
     if film.exists():
-        source = _data(film.read_bytes(), "video/mp4")
+        source = data_url(film.read_bytes(), "video/mp4")
         text += (
             f'<figure><video controls loop muted playsinline src="{source}"></video>'
             "<figcaption>The median episode: what the agent sees, what V keeps of it, and what M"
@@ -180,29 +150,27 @@ def _episodes(folder: Path, manifest: dict[str, Any]) -> str:
         f"<p>{summary['episodes']:,} episodes, {summary['frames']:,} frames on"
         f" {html.escape(summary['engine'])}, mean return {summary['mean_return']:.1f}.</p>"
     )
-    return text + _picture(
+    return text + picture(
         folder / "contact_sheet.png", "Some episodes, a row each, from start to end."
     )
 
 
 def _vision(folder: Path) -> str:
     return (
-        _charts(_VISION_CHARTS, folder)
-        + _picture(
-            folder / "reconstructions.png", "Validation frames, and below them what V keeps."
-        )
-        + _picture(folder / "prior_samples.png", "Frames decoded from z drawn from N(0, 1).")
+        charts(_VISION_CHARTS, folder)
+        + picture(folder / "reconstructions.png", "Validation frames, and below them what V keeps.")
+        + picture(folder / "prior_samples.png", "Frames decoded from z drawn from N(0, 1).")
     )
 
 
 def _memory(folder: Path, manifest: dict[str, Any], strip: DreamStrip | None) -> str:
-    table = manifest["summary"]["validation_nll"]
-    rows = [(_LIKELIHOODS[name], f"{value:.4f}") for name, value in table.items()]
-    text = _charts(_MEMORY_CHARTS, folder)
-    text += _table(rows, ("model", "validation NLL, nats a dimension"))
+    nll = manifest["summary"]["validation_nll"]
+    rows = [(_LIKELIHOODS[name], f"{value:.4f}") for name, value in nll.items()]
+    text = charts(_MEMORY_CHARTS, folder)
+    text += table(rows, ("model", "validation NLL, nats a dimension"))
     if strip is not None:
         times = ", ".join(str(time) for time in strip.times)
-        text += _figure(
+        text += figure(
             png(strip.image),
             f"Validation episode {strip.seed} at steps {times}: recorded; reconstructed; foretold"
             " one step before; dreamt at temperature 1 from the first frame and the actions alone.",
@@ -211,85 +179,7 @@ def _memory(folder: Path, manifest: dict[str, Any], strip: DreamStrip | None) ->
 
 
 def _controller(folder: Path) -> str:
-    return _charts(_CONTROLLER_CHARTS, folder)
-
-
-def _parting(parting: Parting) -> str:
-    text = (
-        f"<p>{len(parting.lengths)} of the agent's episodes, dreamt again: M is told the first"
-        " frame and the actions, and nothing else. An agent that exploits its dream dies in the"
-        " game where its dreams go on.</p>"
-    )
-    rows = [_parting_row(parting, dream) for dream in parting.dreams]
-    text += _table(rows, _PARTING_HEADER)
-    courses = {"game": parting.game}
-    distances = {"two unrelated frames": np.full(parting.lengths.max(), parting.unrelated)}
-    for dream in parting.dreams:
-        courses[f"dreamt at {dream.temperature:g}"] = dream.course
-        distances[f"dreamt at {dream.temperature:g}"] = np.nanmean(dream.distance, axis=0)
-    curves = {
-        "distance of latents": distances,
-        "share of episodes that are over": {n: c.share_ended() for n, c in courses.items()},
-        "return so far": {name: course.mean_return() for name, course in courses.items()},
-    }
-    drawn = [_over_steps(label, lines) for label, lines in curves.items()]
-    text += f'<div class="charts">{"".join(drawn)}</div>'
-    times = ", ".join(str(time) for time in parting.times)
-    names = ", ".join(f"{dream.temperature:g}" for dream in parting.dreams)
-    return text + _figure(
-        png(parting.image),
-        f"Episode {parting.seed} at steps {times}: played; as V keeps it; dreamt at temperature"
-        f" {names}.",
-    )
-
-
-def _over_steps(label: str, curves: dict[str, np.ndarray]) -> str:
-    """A chart of curves (T,)."""
-    rows = [
-        (at + 1, name, float(curve[at]), 0.0)
-        for name, curve in curves.items()
-        for at in np.unique(np.linspace(0, len(curve) - 1, 200).astype(int)).tolist()
-    ]
-    return draw(Chart({name: name for name in curves}, "step", label), rows) or ""
-
-
-_PARTING_HEADER = (
-    *("temperature", "deaths in the game", "dreamt by then", "dreams over too soon"),
-    *("steps until half as far apart as unrelated frames", "return dreamt / played"),
-)
-
-
-def _parting_row(parting: Parting, dream: Dreamt) -> tuple[str, ...]:
-    lengths, last = parting.lengths, (np.arange(len(parting.lengths)), parting.lengths - 1)
-    died, over = parting.game.ended[last] == 1, dream.course.ended[last] == 1
-    lived = np.nansum(dream.course.ended == 0, axis=1)  # steps until the dream was over
-    soon = over & (lived + 1 < lengths - SOON)
-    far = np.nanmean(dream.distance, axis=0) > parting.unrelated / 2
-    played = np.nansum(parting.game.reward)
-    return (
-        f"{dream.temperature:g}",
-        f"{died.sum()} of {len(died)}",
-        f"{(over & died).sum()}",
-        f"{soon.sum()}",
-        str(int(far.argmax()) + 1) if far.any() else "never",
-        f"{np.nansum(dream.course.reward) / played:.2f}" if played else "–",
-    )
-
-
-def _temperatures(dreamers: dict[str, Path]) -> str:
-    runs = []
-    for name, root in dreamers.items():
-        records = read_json(root / "evaluate" / "scores.json")
-        dream, game = (Score.from_record(who, records[who]) for who in (IN_ITS_DREAM, "agent"))
-        config = read_json(root / "controller" / "manifest.json")["config"]
-        runs.append((float(config["controller.temperature"]), name, dream, game))
-        random = Score.from_record("random policy", records["random policy"])
-        env = read_json(root / "evaluate" / "manifest.json")["config"]["env.id"]
-    text = (
-        "<p>Controllers trained in the dreams of this run's M, at these temperatures: their scores"
-        " there and in the game. One that is far better in its dream has learned to exploit it.</p>"
-    )
-    return text + _table(temperature_rows(env, runs, random), TEMPERATURE_HEADER)
+    return charts(_CONTROLLER_CHARTS, folder)
 
 
 def _resources(manifests: dict[str, Any]) -> str:
@@ -306,7 +196,7 @@ def _resources(manifests: dict[str, Any]) -> str:
             ", ".join(rates),
         )
         rows.append(row)
-    return _table(rows, ("stage", "wall time", "CPU time", "peak memory", "throughput"))
+    return table(rows, ("stage", "wall time", "CPU time", "peak memory", "throughput"))
 
 
 def _provenance(manifests: dict[str, Any]) -> str:
@@ -324,35 +214,7 @@ def _provenance(manifests: dict[str, Any]) -> str:
         merged |= manifest["config"]
     keys = sorted((key, str(value)) for key, value in merged.items())
     return (
-        _table(rows, ("artifact", "fingerprint", "made from", "commit"))
+        table(rows, ("artifact", "fingerprint", "made from", "commit"))
         + "".join(f"<p>{html.escape(maker)}</p>" for maker in sorted(makers))
-        + f"<details><summary>Configuration</summary>{_table(keys, ('key', 'value'))}</details>"
+        + f"<details><summary>Configuration</summary>{table(keys, ('key', 'value'))}</details>"
     )
-
-
-def _table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    lines = [
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    ]
-    return f'<div class="wide"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
-
-
-def _charts(charts: Iterable[Chart], folder: Path) -> str:
-    rows = read_metrics(folder / "metrics.csv")
-    drawn = [draw(chart, rows) or "" for chart in charts]
-    return f'<div class="charts">{"".join(drawn)}</div>'
-
-
-def _picture(path: Path, caption: str) -> str:
-    return _figure(path.read_bytes(), caption) if path.exists() else ""
-
-
-def _figure(image: bytes, caption: str) -> str:
-    text = html.escape(caption)
-    source = _data(image, "image/png")
-    return f'<figure><img alt="{text}" src="{source}"><figcaption>{text}</figcaption></figure>'
-
-
-def _data(content: bytes, kind: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
