@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from worldmodels import tracking
 from worldmodels.data.episodes import Episode, EpisodeSet, write_shard
 from worldmodels.envs.engines import EnvSpec, make_lanes
 from worldmodels.models.controller import Head
@@ -100,6 +101,21 @@ def test_a_wrong_number_of_seeds_is_refused() -> None:
 def test_the_paper_stands_beside_car_racing() -> None:
     full = PAPER_ROWS["CarRacing-v3"][0]
     assert (full.mean, full.std) == (906, 21)
+
+
+# --- progress
+
+
+def test_a_log_file_is_told_of_progress_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "console", Console(width=120, force_terminal=False))
+    clock = iter(range(0, 1000, 25))
+    monkeypatch.setattr(tracking.time, "monotonic", lambda: float(next(clock)))
+    with tracking.console.capture() as capture, tracking.Progress("driving", 8, start=2) as bar:
+        for number in range(6):
+            bar.advance(note=f"lap {number}")
+    lines = capture.get().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["driving: 5 of 8", "driving: 8 of 8"]
+    assert lines[-1].endswith("lap 5")
 
 
 # --- pictures

@@ -10,6 +10,7 @@ import csv
 import sys
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -180,8 +181,12 @@ class _Rate(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.1f}/s")
 
 
+TELL_SECONDS = 60.0
+"""Between the lines that tell of progress where there is no terminal: a job's log."""
+
+
 class Progress:
-    """A bar with count, rate and time left; silent when the output is no terminal."""
+    """A bar with count, rate and time left; where there is no terminal, a line now and then."""
 
     def __init__(self, what: str, total: int, start: int = 0) -> None:
         self._bars = Bars(
@@ -194,13 +199,29 @@ class Progress:
             console=console,
             transient=True,
             disable=not console.is_terminal,
+            speed_estimate_period=600,  # generations may take minutes each
         )
         self._task = self._bars.add_task(what, total=total, completed=start, note="")
+        self._told = time.monotonic()
 
     def advance(self, count: float = 1, note: str | None = None) -> None:
         """Move the bar; `note` replaces the text at its end."""
         fields = {} if note is None else {"note": note}
         self._bars.update(self._task, advance=count, **fields)  # type: ignore[arg-type]
+        now = time.monotonic()
+        if not console.is_terminal and now - self._told >= TELL_SECONDS:
+            self._told = now
+            self._tell(self._bars.tasks[0])
+
+    def _tell(self, task: BarTask) -> None:
+        parts = [f"{task.description}: {task.completed:,.0f} of {task.total:,.0f}"]
+        if task.speed:
+            parts.append(f"{task.speed:,.1f}/s")
+        if task.time_remaining is not None:
+            parts.append(f"{timedelta(seconds=task.time_remaining)} left")
+        if task.fields["note"]:
+            parts.append(task.fields["note"])
+        say(", ".join(parts))
 
     def __enter__(self) -> Progress:
         self._bars.start()

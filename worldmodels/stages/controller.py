@@ -160,7 +160,7 @@ class _Evolution:
         config = self.config
         with (
             self.context.tracker(self.folder) as tracker,
-            Progress("evolving", config.generations) as progress,
+            Progress("evolving", config.budget or config.generations) as progress,
             self.context.pool(self._recipe(), _Pulse(progress)) as pool,
         ):
             tracker.rewind(len(records))
@@ -171,11 +171,12 @@ class _Evolution:
                 self.episodes = record["next_episodes"]
                 self._tell(scores)
                 self._select_if_due(pool, tracker, candidates, scores, selected)
-                progress.advance()
+                progress.advance(record["steps"] if config.budget else 1)
             while not self._over:
+                before = self.steps
                 candidates, scores = self._generation(pool, tracker)
                 self._select_if_due(pool, tracker, candidates, scores, selected)
-                progress.advance()
+                progress.advance(self.steps - before if config.budget else 1)
 
     @property
     def _over(self) -> bool:
