@@ -6,7 +6,7 @@ can be stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
-    python benchmarks/study.py takecover dream --list   # the commands, one a line
+    python benchmarks/study.py takecover parts --list   # the commands, one a line
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ def takecover() -> Study:
         ("env=takecover",),
         (
             *(
-                Row("doom", f"tau-{t}", f"temperature {t}", (f"controller.temperature={t}",))
+                Row(
+                    "temperatures", f"tau-{t}", f"temperature {t}", (f"controller.temperature={t}",)
+                )
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
             ),
             Row("parts", "deaths", "deaths weigh as other steps", ("rnn.death_weight=1",), one),
@@ -145,6 +147,8 @@ def takecover() -> Study:
             Row("parts", "zh", "C sees z and h", ("controller.features=zh",), one),
             Row("parts", "reward", "fitness is foretold", ("rnn.reward_weight=0.1",), one),
             Row("parts", "restart", "no restart input", ("rnn.restart=false",), one),
+            Row("parts", "few", "along 48 components", ("controller.components=48",), one),
+            Row("parts", "raw", "along features as they are", ("controller.components=null",), one),
         ),
     )
 

@@ -3,8 +3,9 @@
     python docs/render.py data/quick            # take over the results of a run
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json,
-                                                # study-carracing.json
-    python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/
+                                                # takecover_engines.json, study-carracing.json, ...
+    python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;
+                                                # the same for data/takecover
     python docs/render.py                       # render the pages again
 
 What was taken over lies in ``docs/results/`` as JSON. A page has regions ``<!-- name -->`` to
@@ -18,24 +19,78 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import imageio_ffmpeg
 import numpy as np
+import torch
 
+from worldmodels.agent import load_agent
 from worldmodels.artifacts import read_json, write_json
 from worldmodels.reporting.charts import Chart, draw
 from worldmodels.reporting.curve import PAPER_CURVE, Point, learning_curve
-from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, score_rows, summarise
+from worldmodels.reporting.scores import (
+    HEADER,
+    PAPER_ROWS,
+    PAPER_TEMPERATURES,
+    Score,
+    score_rows,
+    summarise,
+)
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS / "results"
-PRETRAINED = DOCS.parent / "pretrained" / "carracing"
+PRETRAINED = DOCS.parent / "pretrained"
 PAGES = (DOCS.parent / "README.md", DOCS / "carracing.md", DOCS / "results.md")
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 PICTURES = {"episodes": "rollouts/contact_sheet.png", "vision": "vae/reconstructions.png"}
+TAKE_COVER = "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1"
+STUDIES = ("study-carracing",)
+"""Results each of whose tables is the region of its name."""
 SCOUT = tuple(f"scout/{stage}" for stage in STAGES[:-1])
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a card says of the agent of a run, beside its figures.
+
+    Args:
+        folder: in ``pretrained/``.
+        game: its name.
+        env: the words that name it to the program; empty for the default.
+        judged: where it was played.
+        sees: what it sees.
+    """
+
+    folder: str
+    game: str
+    env: str
+    judged: str
+    sees: str
+
+
+PUBLISHED = {
+    "laptop": Published(
+        "carracing",
+        "CarRacing-v3",
+        "",
+        "Gymnasium's own CarRacing-v3, 1,000 steps at most",
+        "the upper 84 of the 96 rows of a frame, reduced to 64x64, in the default colours. Other\n"
+        "  colours (`domain_randomize`) and other games are strange to it",
+    ),
+    "takecover": Published(
+        "takecover",
+        "Doom Take Cover",
+        " env=takecover",
+        "ViZDoom's own VizdoomTakeCover-v1, 2,100 steps at most, a point each; C was trained\n"
+        "in M's dream alone",
+        "the upper 200 of the 240 rows of a frame, reduced to 64x64. Other scenarios are strange\n"
+        "  to it",
+    ),
+}
+"""Runs whose agents are in ``pretrained/``."""
 
 
 def take_run(folder: Path) -> None:
@@ -54,15 +109,22 @@ def take_run(folder: Path) -> None:
 
 
 def publish(folder: Path) -> None:
-    """Copy a run's agent to ``pretrained/carracing/``, with a card, and keep its pictures."""
-    source = folder / "controller" / "agent"
-    PRETRAINED.mkdir(parents=True, exist_ok=True)
+    """Copy a run's agent to ``pretrained/``, with a card, and keep its pictures."""
+    published, source = PUBLISHED[folder.name], folder / "controller" / "agent"
+    target = PRETRAINED / published.folder
+    target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
-        shutil.copyfile(path, PRETRAINED / path.name)
+        shutil.copyfile(path, target / path.name)
+    agent = load_agent(target)
+    assert agent.memory is not None
     run = read_json(RESULTS / f"{folder.name}.json")
     search = run["stages"]["controller"]
     hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600
     card = CARD.format(
+        **asdict(published),
+        vision=f"{_millions(agent.vision)} M parameters",
+        memory=f"{_millions(agent.memory)} M",
+        controller=f"{agent.parameters.size:,}",
         size=f"{sum(path.stat().st_size for path in source.iterdir()) / 1e6:.1f}",
         scores=_scores(run),
         hours=f"{hours:.1f}",
@@ -70,7 +132,7 @@ def publish(folder: Path) -> None:
         generations=search["summary"]["generations"],
         maker=_maker(run),
     )
-    (PRETRAINED / "README.md").write_text(card)
+    (target / "README.md").write_text(card)
     for name, path in PICTURES.items():
         shutil.copyfile(folder / path, RESULTS / f"{folder.name}-{name}.png")
     film = folder / "evaluate" / "median.mp4"
@@ -82,21 +144,24 @@ def publish(folder: Path) -> None:
     subprocess.run([str(word) for word in command], check=True)
 
 
-CARD = """# An agent for CarRacing-v3
+def _millions(module: torch.nn.Module) -> str:
+    return f"{sum(parameter.numel() for parameter in module.parameters()) / 1e6:.2f}"
 
-A VAE (4.35 M parameters), an MDN-RNN (0.42 M) and a linear controller (867), trained by
 
-    python -m worldmodels stage=all preset=laptop
+CARD = """# An agent for {game}
+
+A VAE ({vision}), an MDN-RNN ({memory}) and a linear controller ({controller}), trained by
+
+    python -m worldmodels stage=all preset=laptop{env}
 
 {scores}
-Played in Gymnasium's own CarRacing-v3, 1,000 steps at most. The same figure, or another with other
-seeds:
+Played in {judged}. The same figure, or another with other seeds:
 
-    python -m worldmodels stage=evaluate run=check model=pretrained/carracing evaluate.first_seed=0
+    python -m worldmodels stage=evaluate run=check{env} model=pretrained/{folder} \\
+        evaluate.first_seed=0
 
-- {size} MB of safetensors, no pickle; V is in bfloat16, in which it was used in training.
-- It sees the upper 84 of the 96 rows of a frame, reduced to 64x64, in the default colours. Other
-  colours (`domain_randomize`) and other games are strange to it.
+- {size} MB of safetensors, no pickle; what was used in bfloat16 in training is in bfloat16.
+- It sees {sees}.
 - The controller was selected on other seeds than it was trained on, and is judged on others again
   (`worldmodels/seeds.py`).
 - Made in {hours} hours, judging included; its search took {generations} generations, {steps} M
@@ -108,7 +173,7 @@ MIT licence. How it learned: [docs/results.md](../../docs/results.md).
 
 def render() -> None:
     """Draw the curves, and write every region of every page."""
-    draw_curves(read_json(RESULTS / "laptop.json"), read_json(RESULTS / "study-carracing.json"))
+    draw_curves(*map(_result, ("laptop", "study-carracing", "takecover")))
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
 
@@ -121,25 +186,19 @@ def rendered(text: str) -> str:
     return text
 
 
+def _result(name: str) -> Any:
+    return read_json(RESULTS / f"{name}.json")
+
+
 def regions() -> dict[str, str]:
     """Region -> Markdown."""
-    quick, laptop = (read_json(RESULTS / f"{name}.json") for name in ("quick", "laptop"))
-    return {
-        "scores": _scores(laptop),
-        "quick_scores": _scores(quick),
-        "likelihood": _likelihood(laptop),
-        "stages": _stages(laptop),
-        "quick_stages": _stages(quick),
-        "maker": _maker(laptop),
-        "throughput": _throughput(read_json(RESULTS / "throughput.json")),
-        "parity": _parity(read_json(RESULTS / "carracing_parity.json")),
-        "speed": _speed(read_json(RESULTS / "carracing_speed.json")),
-        **_studies(read_json(RESULTS / "study-carracing.json")["runs"]),
-    }
+    written = {name: write(_result(source)) for name, (write, source) in REGIONS.items()}
+    studies = [run for name in STUDIES for run in _result(name)["runs"]]
+    return written | _studies(studies)
 
 
-def draw_curves(laptop: dict[str, Any], study: dict[str, Any]) -> None:
-    """The search of the laptop run beside the paper's curve, and the first of each ablation."""
+def draw_curves(laptop: dict[str, Any], study: dict[str, Any], doom: dict[str, Any]) -> None:
+    """The searches beside the paper's curve, and the first of each ablation."""
     lines = {"this run": [Point(*point) for point in laptop["curve"]], "paper": list(PAPER_CURVE)}
     _curves("learning-steps", lines, "steps played in training", lambda point: point.steps)
     _curves("learning-hours", lines, "hours", lambda point: point.seconds / 3600)
@@ -149,6 +208,8 @@ def draw_curves(laptop: dict[str, Any], study: dict[str, Any]) -> None:
         if run["table"] == "ablation" and run["seed"] == 1
     }
     _curves("ablation", ablation, "steps played in training", lambda point: point.steps)
+    dreamt = {"in the dream": [Point(*point) for point in doom["curve"]]}
+    _curves("doom-steps", dreamt, "steps dreamt", lambda point: point.steps)
 
 
 def _curves(
@@ -174,6 +235,7 @@ def _studies(runs: list[dict[str, Any]]) -> dict[str, str]:
 
 def _study(runs: list[dict[str, Any]]) -> str:
     rows = []
+    published = any(run["table"] == "temperatures" for run in runs)
     dreamt = any(run["world"] == "dream" for run in runs)
     likely = any(run["nll"] is not None for run in runs)
     for name in dict.fromkeys(run["name"] for run in runs):
@@ -185,12 +247,16 @@ def _study(runs: list[dict[str, Any]]) -> str:
         row.append(", ".join(f"{game.mean():.0f}" for game in games))
         if dreamt:
             row.append(", ".join(f"{np.mean(run['returns']['dream']):.0f}" for run in same))
+        if published:
+            paper = PAPER_TEMPERATURES[TAKE_COVER][float(name.removeprefix("tau-"))]
+            row += [f"{mean} ± {std}" for mean, std in (paper.real, paper.dream)]
         if likely:
             row.append(", ".join("–" if r["nll"] is None else f"{r['nll']:.4f}" for r in same))
         row.append(" ".join(f"`{word}`" for word in same[0]["overrides"]) or "–")
         rows.append(row)
     header = ["", "score", "95 % interval", "seed by seed"]
-    header += ["in its dream"] * dreamt + ["M's nats a dimension"] * likely + ["overrides"]
+    header += ["in its dream"] * dreamt + ["paper: game", "paper: dream"] * published
+    header += ["M's nats a dimension"] * likely + ["overrides"]
     return _table(header, rows)
 
 
@@ -292,6 +358,19 @@ def _parity(record: dict[str, Any]) -> str:
     return _table(("", "compared", "result"), rows)
 
 
+def _engines(record: dict[str, Any]) -> str:
+    rows = []
+    for name, what in (("vizdoom", "ViZDoom"), ("envpool", "EnvPool")):
+        played = record[name]
+        survived = f"{played['mean_length']:.1f} ± {played['std_length']:.1f}"
+        rows.append((what, survived, f"{played['mean_return']:.1f}", f"{played['steps/s']:,.0f}"))
+    return _table(("", "steps survived", "return", "steps/s"), rows) + (
+        f"\n{record['episodes']} episodes each, {record['same_length']} of them as long in both;"
+        f" that their lengths are of one distribution has a p of {record['ks_pvalue']:.2f}"
+        " (Kolmogorov and Smirnov).\n"
+    )
+
+
 def _speed(record: dict[str, Any]) -> str:
     figures = record["figures"]
     alone = {f["what"]: f["steps_s"] for f in figures if f["threads"] == 1 and f["lanes"] <= 16}
@@ -322,6 +401,24 @@ def _speed(record: dict[str, Any]) -> str:
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
+    "scores": (_scores, "laptop"),
+    "stages": (_stages, "laptop"),
+    "maker": (_maker, "laptop"),
+    "likelihood": (_likelihood, "laptop"),
+    "quick_scores": (_scores, "quick"),
+    "quick_stages": (_stages, "quick"),
+    "doom_scores": (_scores, "takecover"),
+    "doom_stages": (_stages, "takecover"),
+    "doom_maker": (_maker, "takecover"),
+    "engines": (_engines, "takecover_engines"),
+    "throughput": (_throughput, "throughput"),
+    "parity": (_parity, "carracing_parity"),
+    "speed": (_speed, "carracing_speed"),
+}
+"""Who writes a region, from which result."""
 
 
 def main() -> None:
