@@ -19,9 +19,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import imageio_ffmpeg
 import numpy as np
@@ -52,8 +51,7 @@ STUDIES = ("study-carracing",)
 SCOUT = tuple(f"scout/{stage}" for stage in STAGES[:-1])
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """What a card says of the agent of a run, beside its figures.
 
     Args:
@@ -121,7 +119,7 @@ def publish(folder: Path) -> None:
     search = run["stages"]["controller"]
     hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600
     card = CARD.format(
-        **asdict(published),
+        **published._asdict(),
         vision=f"{_millions(agent.vision)} M parameters",
         memory=f"{_millions(agent.memory)} M",
         controller=f"{agent.parameters.size:,}",
