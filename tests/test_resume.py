@@ -13,7 +13,7 @@ BASE = ("preset=smoke", "trainer.checkpoint_seconds=0.1", "rnn.baselines=false",
 LONG = {
     "rollouts": ("rollouts.episodes=24", "rollouts.max_steps=150", "env.max_steps=150"),
     "vae": ("vae.epochs=4",),
-    "rnn": ("rnn.epochs=150",),
+    "rnn": ("rnn.epochs=40",),
     "controller": (
         "controller.generations=12",
         "controller.select_every=4",
