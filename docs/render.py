@@ -46,8 +46,6 @@ PAGES = (DOCS.parent / "README.md", DOCS / "carracing.md", DOCS / "results.md")
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 PICTURES = {"episodes": "rollouts/contact_sheet.png", "vision": "vae/reconstructions.png"}
 TAKE_COVER = "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1"
-STUDIES = ("study-carracing",)
-"""Results each of whose tables is the region of its name."""
 SCOUT = tuple(f"scout/{stage}" for stage in STAGES[:-1])
 
 
@@ -189,10 +187,10 @@ def _result(name: str) -> Any:
 
 
 def regions() -> dict[str, str]:
-    """Region -> Markdown."""
+    """Region -> Markdown: those of `REGIONS`, and each table of a study as one of its name."""
     written = {name: write(_result(source)) for name, (write, source) in REGIONS.items()}
-    studies = [run for name in STUDIES for run in _result(name)["runs"]]
-    return written | _studies(studies)
+    studies = [read_json(path) for path in sorted(RESULTS.glob("study-*.json"))]
+    return written | _studies([run for study in studies for run in study["runs"]])
 
 
 def draw_curves(laptop: dict[str, Any], study: dict[str, Any], doom: dict[str, Any]) -> None:
