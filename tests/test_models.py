@@ -26,6 +26,21 @@ def test_vae_has_the_papers_parameter_count() -> None:
     assert sum(p.numel() for p in ConvVAE(32).parameters()) == 4_348_547
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_folded_decoder_is_the_same_function_of_fewer_numbers(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = ConvVAE(16).eval().to(dtype)
+    folded = model.folded_decoder()
+    images = to_input(frames(2)).to(dtype)
+    assert torch.equal(folded.encode(images).mean, model.encode(images).mean)
+    latents = torch.randn(4, 16).to(dtype)
+    atol = 1e-6 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(folded.decode(latents), model.decode(latents), rtol=0, atol=atol)
+    count, fewer = (sum(p.numel() for p in vae.parameters()) for vae in (model, folded))
+    assert count - fewer == 1024 * (16 + 1) + 3200 * 1024 - 3200 * (16 + 1)
+    assert folded.folded_decoder() is folded
+
+
 def test_kl_agrees_with_torch_distributions() -> None:
     mean, logvar = torch.randn(5, 7), torch.randn(5, 7)
     ours = kl_to_prior(Posterior(mean, logvar))

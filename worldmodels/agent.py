@@ -20,6 +20,7 @@ from worldmodels.models.controller import CHOICE, SQUASHINGS, Head, squashing
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 
+VISION_SIZES = ("latent_size", "kl_tolerance", "folded")
 MEMORY_SIZES = (
     *("latent_size", "action_size", "hidden_size", "mixtures"),
     *("shared", "sampled", "restart", "reward_weight"),
@@ -73,7 +74,7 @@ class Agent:
 
 def save_vision(path: Path, vision: ConvVAE) -> None:
     """Write V with the sizes needed to build it again."""
-    sizes = {"latent_size": vision.latent_size, "kl_tolerance": vision.kl_tolerance}
+    sizes = {name: getattr(vision, name) for name in VISION_SIZES}
     weights.save(path, {"sizes": sizes, "module": vision.state_dict()})
 
 

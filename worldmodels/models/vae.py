@@ -65,12 +65,16 @@ class ConvVAE(nn.Module):
         latent_size: dimensions of z (32 for CarRacing, 64 for Doom).
         kl_tolerance: free nats per latent dimension; the KL term of a frame, summed over
             dimensions, costs nothing below ``kl_tolerance * latent_size`` (the paper's code).
+        folded: the decoder's first two products are one, see `folded_decoder`.
     """
 
-    def __init__(self, latent_size: int = 32, kl_tolerance: float = 0.5) -> None:
+    def __init__(
+        self, latent_size: int = 32, kl_tolerance: float = 0.5, folded: bool = False
+    ) -> None:
         super().__init__()
         self.latent_size = latent_size
         self.kl_tolerance = kl_tolerance
+        self.folded = folded
         self.encoder = nn.Sequential(
             nn.Conv2d(3, 32, 4, stride=2),  # (batch, 32, 31, 31)
             nn.ReLU(inplace=True),
@@ -83,10 +87,10 @@ class ConvVAE(nn.Module):
             nn.Flatten(),  # (batch, 1024)
         )
         self.posterior = nn.Linear(1024, 2 * latent_size)
-        self.expand = nn.Linear(latent_size, 1024)
+        self.expand = nn.Identity() if folded else nn.Linear(latent_size, 1024)
         # The paper's first transposed convolution has a single input pixel: it is this product,
         # and as a product it trains several times faster.
-        self.first_map = nn.Linear(1024, 5 * 5 * 128, bias=False)
+        self.first_map = nn.Linear(latent_size if folded else 1024, 5 * 5 * 128, bias=folded)
         self.first_bias = nn.Parameter(torch.zeros(128))
         self.decoder = nn.Sequential(
             nn.ReLU(inplace=True),
@@ -112,6 +116,21 @@ class ConvVAE(nn.Module):
         maps = self.first_map(self.expand(latents)).view(-1, 5, 5, 128) + self.first_bias
         images: Tensor = self.decoder(maps.permute(0, 3, 1, 2))  # (batch, 128, 5, 5), channels last
         return images
+
+    @torch.no_grad()
+    def folded_decoder(self) -> ConvVAE:
+        """The same network with 3.1 of the decoder's 3.5 M parameters fewer, for who is done
+        training: nothing stands between its first two products, so that they are one."""
+        if self.folded:
+            return self
+        assert isinstance(self.expand, nn.Linear)
+        weight = self.first_map.weight.double() @ self.expand.weight.double()
+        bias = self.first_map.weight.double() @ self.expand.bias.double()
+        folded = ConvVAE(self.latent_size, self.kl_tolerance, folded=True)
+        rest = {k: v for k, v in self.state_dict().items() if not k.startswith("expand.")}
+        folded.to(weight.device, self.first_map.weight.dtype)
+        folded.load_state_dict(rest | {"first_map.weight": weight, "first_map.bias": bias})
+        return folded.train(self.training)
 
     def loss(self, frames: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared error summed over a frame, plus its KL above the free nats.

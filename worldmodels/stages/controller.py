@@ -95,7 +95,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     evolution = _Evolution(context, folder)
     evolution.run()
     parameters, score = evolution.choose()
-    vision, memory = evolution.vision, evolution.memory
+    vision, memory = evolution.vision.folded_decoder(), evolution.memory
     # Kept in the numbers they were used in: half the size where those are bfloat16. M is float32 in
     # the game.
     if context.bfloat16:
@@ -157,10 +157,11 @@ class _Evolution:
         """Bring the search to where its log ends, then on to the last generation."""
         records = self.log.read()
         selected = {record["generation"] for record in self.selection.read()}
-        config = self.config
+        total = self.config.budget or self.config.generations
+        done = sum(self._counted(record["steps"]) for record in records)
         with (
             self.context.tracker(self.folder) as tracker,
-            Progress("evolving", config.budget or config.generations) as progress,
+            Progress("evolving", total, done) as progress,
             self.context.pool(self._recipe(), _Pulse(progress)) as pool,
         ):
             tracker.rewind(len(records))
@@ -171,12 +172,15 @@ class _Evolution:
                 self.episodes = record["next_episodes"]
                 self._tell(scores)
                 self._select_if_due(pool, tracker, candidates, scores, selected)
-                progress.advance(record["steps"] if config.budget else 1)
             while not self._over:
                 before = self.steps
                 candidates, scores = self._generation(pool, tracker)
                 self._select_if_due(pool, tracker, candidates, scores, selected)
-                progress.advance(self.steps - before if config.budget else 1)
+                progress.advance(self._counted(self.steps - before))
+
+    def _counted(self, steps: int) -> int:
+        """How far a generation of so many steps brings the search: through its budget, if any."""
+        return steps if self.config.budget else 1
 
     @property
     def _over(self) -> bool:
