@@ -36,18 +36,24 @@ from worldmodels.evolution.fitness import fitness
 from worldmodels.tracking import Progress, console
 from worldmodels.workers import Pool, default_processes
 from worldmodels.worlds.recipes import RealRecipe
+from worldmodels.worlds.world import World
 
 Driver = Callable[[CarRacing, int, np.random.Generator], NDArray[np.float32]]
 STEPS = 1000
 SHEET = 6
 
 
-def brownian(env: CarRacing, step: int, rng: np.random.Generator) -> NDArray[np.float32]:
+def brownian() -> Driver:
     """A random walk of the controls, clipped to their box."""
-    if step == 0:
-        env.walk = rng.uniform((-1, 0, 0), 1)
-    env.walk = np.clip(env.walk + math.sqrt(1 / 50) * rng.standard_normal(3), (-1, 0, 0), 1)
-    return env.walk.astype(np.float32)
+    low, at = (-1.0, 0.0, 0.0), np.zeros(3)
+
+    def drive(env: CarRacing, step: int, rng: np.random.Generator) -> NDArray[np.float32]:
+        nonlocal at
+        at = rng.uniform(low, 1) if step == 0 else at
+        at = np.clip(at + math.sqrt(1 / 50) * rng.standard_normal(3), low, 1)
+        return at.astype(np.float32)
+
+    return drive
 
 
 def full_throttle(env: CarRacing, step: int, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -79,7 +85,7 @@ def _angle(angle: float) -> float:
 
 
 DRIVERS: dict[str, Driver] = {
-    "brownian": brownian,
+    "brownian": brownian(),
     "full throttle": full_throttle,
     "road follower": follower,
     "off the field": off_the_field,
@@ -90,12 +96,13 @@ def game(drawn: bool) -> CarRacing:
     """Gymnasium's game, drawn or not."""
     env = CarRacing()
     if not drawn:
-        env._render = lambda mode: None
+        env._render = lambda mode: None  # type: ignore[method-assign]  # it is for this game alone
     return env
 
 
 def bodies(env: CarRacing) -> NDArray[np.float32]:
     """Angle, velocity, spin, place, sine and cosine of hull and wheels (5, 8)."""
+    assert env.car is not None
     rows = []
     for body in (env.car.hull, *env.car.wheels):
         c, s = body.GetWorldVector((1, 0))
@@ -129,7 +136,8 @@ def drive(name: str, seed: int) -> dict[str, Any]:
         state = ours.get_state()
         difference = np.abs(state["lanes.body"][0, :, 2:10] - bodies(env)).max()
         error, steps = max(error, float(difference)), step + 1
-        visited = {tile.idx for tile in env.road if tile.road_visited}
+        road: Any = env.road  # Gymnasium's hint says None
+        visited = {tile.idx for tile in road if tile.road_visited}
         same = visited == set(np.flatnonzero(state["lanes.visited"][0]).tolist())
         if bits is None and difference > 0:
             bits = step
@@ -174,7 +182,7 @@ def scores(folder: Path, episodes: int) -> dict[str, Any]:
             hidden_after=wiring.hidden_after,
         )
         candidate = load_agent(folder).parameters[None]
-        with Pool(recipe.build, default_processes(), 300.0) as pool:
+        with Pool[World](recipe.build, default_processes(), 300.0) as pool:
             played = fitness(pool, candidate, range(episodes), 16, STEPS, wiring)
         returns.append(played.returns[0])
     theirs, ours = returns

@@ -129,12 +129,12 @@ def main() -> None:
     for threads in sorted({1, cores}):
         plans += others(threads, seconds)
         for lanes in options.lanes:
-            for what, measure in (
-                ("native 64x64", lambda n=lanes, t=threads: native(n, t, 64, seconds)),
-                ("native 96x96", lambda n=lanes, t=threads: native(n, t, 96, seconds)),
-                ("native physics", lambda n=lanes, t=threads: physics(n, t, seconds)),
-            ):
-                plans.append((what, lanes, threads, measure))  # type: ignore[arg-type]  # its defaults bind
+            measures = {
+                "native 64x64": partial(native, lanes, threads, 64, seconds),
+                "native 96x96": partial(native, lanes, threads, 96, seconds),
+                "native physics": partial(physics, lanes, threads, seconds),
+            }
+            plans += [(what, lanes, threads, measure) for what, measure in measures.items()]
     for threads in sorted({1, cores}):
         plans += others(threads, seconds)
     if usable():

@@ -29,6 +29,7 @@ from worldmodels.weights import save
 from worldmodels.workers import Pool, default_processes
 from worldmodels.worlds.collect import CollectShard, RandomDriver
 from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
+from worldmodels.worlds.world import World
 
 LOW, HIGH = (-1.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 LANES, EPISODES, STEPS = 16, 64, 200
@@ -145,7 +146,7 @@ def _control(
     rng = np.random.default_rng(0)
     size = wiring.head.size(features)
     population = (0.1 * rng.standard_normal((candidates, size))).astype(np.float32)
-    with Pool(recipe.build, default_processes(), 120.0) as pool:
+    with Pool[World](recipe.build, default_processes(), 120.0) as pool:
         fitness(pool, population, range(episodes), lanes, 5, wiring)  # the workers start
         began, steps = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:

@@ -133,7 +133,7 @@ def vae(folder: Path, seconds: float) -> float:
 def _gmm_loss(latents: Tensor, output: Tensor) -> Tensor:
     mean, logstd, logits = output.view(*output.shape[:-1], 3, LATENT, MIXTURES).unbind(-3)
     normal = torch.distributions.Normal(mean, logstd.exp())
-    mixed = normal.log_prob(latents.unsqueeze(-1)) + F.log_softmax(logits, -1)
+    mixed: Tensor = normal.log_prob(latents.unsqueeze(-1)) + F.log_softmax(logits, -1)
     return -torch.logsumexp(mixed, -1).mean()
 
 
@@ -149,7 +149,7 @@ def rnn(folder: Path, seconds: float) -> float:
     def encode(frames: np.ndarray) -> Tensor:
         with torch.no_grad():
             _, mean, logstd = vision(to_tensor(frames))
-        latents = mean + logstd.exp() * torch.randn_like(mean)
+        latents: Tensor = mean + logstd.exp() * torch.randn_like(mean)
         return latents.view(SEQUENCES, STEPS, LATENT)
 
     def train() -> int:

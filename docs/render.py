@@ -129,8 +129,8 @@ def publish(folder: Path) -> None:
         maker=_maker(run),
     )
     (target / "README.md").write_text(card)
-    for name, path in PICTURES.items():
-        shutil.copyfile(folder / path, RESULTS / f"{folder.name}-{name}.png")
+    for name, picture in PICTURES.items():
+        shutil.copyfile(folder / picture, RESULTS / f"{folder.name}-{name}.png")
     film = folder / "evaluate" / "median.mp4"
     # Every fourth frame of ten seconds, at half the size, with a palette of its own.
     chain = "select=not(mod(n\\,4)),setpts=N/12.5/TB,scale=iw/2:-1:flags=neighbor,split[a][b];"
@@ -177,8 +177,8 @@ def render() -> None:
 def rendered(text: str) -> str:
     """`text` with its regions written from the results that are there."""
     for name, region in regions().items():
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
-        text = re.sub(pattern, lambda m, r=region: m[1] + r + m[2], text, flags=re.DOTALL)
+        pattern = rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)"
+        text = re.sub(pattern, region.replace("\\", r"\\"), text, flags=re.DOTALL)
     return text
 
 

@@ -79,9 +79,9 @@ def bodies(env: CarRacing) -> NDArray[np.float32]:
 def silent() -> Iterator[CarRacing]:
     """Gymnasium's game without its pictures, which take nearly all of its time."""
     env = CarRacing()
-    env._render = lambda mode: None  # type: ignore[method-assign]
-    yield env
-    env.close()
+    env._render = lambda mode: None  # type: ignore[method-assign]  # it is for this game alone
+    with closing(env):
+        yield env
 
 
 def test_tracks_are_gymnasiums(silent: CarRacing) -> None:
@@ -114,7 +114,8 @@ def test_an_episode_is_gymnasiums_to_the_bit(silent: CarRacing, driver: Driver) 
                 assert (rewards[0], terminations[0]) == (reward, terminated)
                 state = ours.get_state()["lanes.body"][0]
                 np.testing.assert_array_equal(state[:, 2:10], bodies(silent))
-                visited = {tile.idx for tile in silent.road if tile.road_visited}
+                road: Any = silent.road  # Gymnasium's hint says None
+                visited = {tile.idx for tile in road if tile.road_visited}
                 flags = ours.get_state()["lanes.visited"][0]
                 assert set(np.flatnonzero(flags)) == visited
                 if terminated:
@@ -156,7 +157,7 @@ def test_small_frames_are_the_large_ones_reduced() -> None:
 
     large = PixelObservation(CarRacingVectorEnv(2), size=64, crop_rows=84)
     with closing(large), closing(CarRacingVectorEnv(2, size=64)) as small:
-        frames = [(large.reset(seed=3)[0], small.reset(seed=3)[0])]  # type: ignore[arg-type]
+        frames = [(large.reset(seed=3)[0], small.reset(seed=3)[0])]
         for _step in range(80):
             action = np.tile(np.array([0.1, 0.5, 0], np.float32), (2, 1))
             frames.append((large.step(action)[0], small.step(action)[0]))

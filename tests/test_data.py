@@ -1,5 +1,6 @@
 """Episodes, frames and sequences on real HDF5 files."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,8 @@ def test_episodes_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_equal_episodes_have_equal_fingerprints_and_others_do_not(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
     first = data_set(tmp_path / "a", [5, 9]).fingerprint
     assert data_set(tmp_path / "b", [5, 9]).fingerprint == first
     assert data_set(tmp_path / "b", [5, 8]).fingerprint != first
@@ -217,13 +219,13 @@ def test_one_episode_cannot_be_split(tmp_path: Path) -> None:
 def test_prefetching_keeps_order_and_hands_errors_on() -> None:
     import threading
 
-    def source() -> object:
+    def source() -> Iterator[int]:
         yield from range(10)
         raise DataError("shard-00001.h5 is damaged")
 
     taken = []
     with pytest.raises(DataError, match="shard-00001"):
-        for item in prefetch(source()):  # type: ignore[arg-type]
+        for item in prefetch(source()):
             taken.append(item)
     assert taken == list(range(10))
     early = prefetch(iter(range(1000)))

@@ -72,15 +72,14 @@ def test_mixture_density_agrees_with_torch_distributions(
     value = torch.randn(3, latent, generator=generator) * 3
     if shared:
         ours = Mixture(logits[:, :1], mean, log_std).log_prob(value)
-        components = distributions.Independent(distributions.Normal(mean.mT, log_std.mT.exp()), 1)
-        theirs = distributions.MixtureSameFamily(
-            distributions.Categorical(logits=logits[:, 0]), components
-        ).log_prob(value)
+        together = distributions.Independent(distributions.Normal(mean.mT, log_std.mT.exp()), 1)
+        vectors = distributions.Categorical(logits=logits[:, 0])
+        theirs = distributions.MixtureSameFamily(vectors, together).log_prob(value)
     else:
         ours = Mixture(logits, mean, log_std).log_prob(value)
-        components = distributions.Normal(mean, log_std.exp())
-        each = distributions.MixtureSameFamily(distributions.Categorical(logits=logits), components)
-        theirs = each.log_prob(value).sum(dim=-1)
+        each = distributions.Normal(mean, log_std.exp())
+        numbers = distributions.Categorical(logits=logits)
+        theirs = distributions.MixtureSameFamily(numbers, each).log_prob(value).sum(dim=-1)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -178,7 +177,8 @@ def test_padding_changes_neither_loss_nor_gradient() -> None:
         loss, _, _ = model.loss(batch, model.initial(2))
         loss.backward()
         losses.append(loss.item())
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        flat = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        gradients.append(torch.cat(flat))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 

@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import doom
 import numpy as np
 import pytest
 
@@ -15,14 +16,6 @@ from worldmodels.worlds.recipes import RealRecipe
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = {"carracing": "laptop", "takecover": "takecover"}
-TAKE_COVER = EnvSpec(
-    id="vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1",
-    engine="gymnasium",
-    max_steps=2100,
-    crop_rows=200,
-    lever=(2, 0, 1),
-    kwargs={"doom_config_path": "/dev/null"},
-)
 
 
 def published(name: str) -> tuple[Path, dict[str, Any]]:
@@ -51,7 +44,7 @@ def test_it_is_small_enough_for_git(name: str, most: float) -> None:
     [
         ("carracing", EnvSpec(engine="native"), 16, 1000),
         ("carracing", EnvSpec(engine="gymnasium"), 1, 1000),
-        ("takecover", TAKE_COVER, 16, 600),
+        ("takecover", doom.SPEC, 16, 600),
     ],
 )
 def test_it_plays_as_its_card_says(name: str, spec: EnvSpec, count: int, steps: int) -> None:

@@ -109,7 +109,7 @@ def test_the_paper_stands_beside_car_racing() -> None:
 def test_a_log_file_is_told_of_progress_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "console", Console(width=120, force_terminal=False))
     clock = iter(range(0, 1000, 25))
-    monkeypatch.setattr(tracking.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
     with tracking.console.capture() as capture, tracking.Progress("driving", 8, start=2) as bar:
         for number in range(6):
             bar.advance(note=f"lap {number}")

@@ -11,22 +11,18 @@ import numpy as np
 import psutil
 import pytest
 from command import error_line, run
+from doom import ID, SPEC
 from numpy.typing import NDArray
 
 from worldmodels import weights
 from worldmodels.agent import load_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.envs.engines import make_lanes
 from worldmodels.models.controller import Head
 
 pytest.importorskip("vizdoom", reason="ViZDoom is not installed: pip install 'worldmodels[doom]'")
 
-ID = "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1"
-SETTINGS = {"doom_config_path": "/dev/null"}
-SPEC = EnvSpec(
-    id=ID, engine="gymnasium", max_steps=2100, crop_rows=200, lever=(2, 0, 1), kwargs=SETTINGS
-)
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 
 
@@ -78,7 +74,7 @@ def test_standing_still_is_worth_a_point_a_step_and_ends_in_death() -> None:
 @pytest.mark.parametrize(("lever", "button"), [(-1.0, 2), (0.0, 0), (1.0, 1)])
 def test_the_lever_does_what_the_games_own_action_does(lever: float, button: int) -> None:
     frames, *_ = hold(lever, [4], 30)
-    with closing(gymnasium.make(ID, max_episode_steps=2100, **SETTINGS)) as env:
+    with closing(gymnasium.make(ID, max_episode_steps=2100, doom_config_path="/dev/null")) as env:
         env.reset(seed=4)
         pictures = [env.step(button)[0]["screen"] for _ in range(30)]
     columns = np.stack(pictures)[:, :200].mean(axis=(1, 3))  # (steps, 320): crop, and average

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,7 @@ def test_results_do_not_depend_on_the_number_of_workers() -> None:
 
 def test_a_dead_worker_is_replaced_and_its_job_done_again(tmp_path: Path) -> None:
     with Pool(tool, 2, timeout=60) as pool:
-        jobs = [Square(2), DieOnce(tmp_path / "died"), Square(3)]
+        jobs: list[Any] = [Square(2), DieOnce(tmp_path / "died"), Square(3)]
         assert pool.map(jobs) == [4, "alive", 9]
         assert pool.replaced == 1
 

@@ -265,7 +265,7 @@ def test_a_single_dream_passes_gymnasiums_own_checker(decoded: bool) -> None:
 
 def test_a_search_told_again_from_its_log_goes_on_as_if_never_stopped() -> None:
     def score(candidates: np.ndarray) -> np.ndarray:
-        return -((candidates - 0.5) ** 2).sum(axis=1)
+        return np.asarray(-((candidates - 0.5) ** 2).sum(axis=1))
 
     one = Search(30, 8, 0.1, seed=3)
     log = []

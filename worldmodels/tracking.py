@@ -188,7 +188,7 @@ TELL_SECONDS = 60.0
 class Progress:
     """A bar with count, rate and time left; where there is no terminal, a line now and then."""
 
-    def __init__(self, what: str, total: int, start: int = 0) -> None:
+    def __init__(self, what: str, total: float, start: int = 0) -> None:
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from worldmodels.tracking import Row
+Place = tuple[float, str, float, float]
+"""Of a metric: where it is on the horizontal axis, name, value, seconds (see `tracking.Row`)."""
 
 _INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
@@ -52,7 +53,7 @@ class Chart:
     along: str | None = None
 
 
-def draw(chart: Chart, rows: list[Row]) -> str | None:
+def draw(chart: Chart, rows: Sequence[Place]) -> str | None:
     """`chart` of metrics as an ``<svg>`` element, or None where `rows` has none of its lines."""
     places = _running_sum(rows, chart.along) if chart.along else None
     salt = {"svg.hashsalt": f"{chart.y_label} {chart.x_label}"}
@@ -87,11 +88,11 @@ def draw(chart: Chart, rows: list[Row]) -> str | None:
     return text[text.index("<svg") :].replace(_INK, "currentColor")
 
 
-def _running_sum(rows: list[Row], name: str) -> dict[int, float]:
+def _running_sum(rows: Sequence[Place], name: str) -> dict[int, float]:
     """Step -> the sum of metric `name` up to it."""
     total, sums = 0.0, {}
     for step, metric, value, _ in rows:
         if metric == name:
             total += value
-            sums[step] = total
+            sums[int(step)] = total
     return sums
