@@ -1,6 +1,6 @@
 """The documentation: its commands, its code, its figures."""
 
-import importlib.util
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -60,13 +60,9 @@ def test_the_documented_simulator_runs() -> None:
 
 
 @pytest.fixture
-def renderer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("render", ROOT / "docs" / "render.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def renderer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("render")
 
 
 def test_every_figure_on_a_page_is_the_one_that_was_measured(renderer: ModuleType) -> None:

@@ -1,0 +1,204 @@
+"""The tables of the pages, in Markdown, each from the JSON that a run or a benchmark wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from worldmodels.reporting.scores import (
+    HEADER,
+    PAPER_ROWS,
+    PAPER_TEMPERATURES,
+    Score,
+    score_rows,
+    summarise,
+)
+
+TAKE_COVER = "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1"
+
+
+def studies(runs: list[dict[str, Any]]) -> dict[str, str]:
+    """Table -> a row for each variant: its scores, seed by seed and together."""
+    return {
+        table: _study([run for run in runs if run["table"] == table])
+        for table in dict.fromkeys(run["table"] for run in runs)
+    }
+
+
+def _study(runs: list[dict[str, Any]]) -> str:
+    rows = []
+    published = any(run["table"] == "temperatures" for run in runs)
+    dreamt = any(run["world"] == "dream" for run in runs)
+    likely = any(run["nll"] is not None for run in runs)
+    for name in dict.fromkeys(run["name"] for run in runs):
+        same = [run for run in runs if run["name"] == name]
+        games = [np.array(run["returns"]["game"]) for run in same]
+        both = summarise(name, np.concatenate(games), range(sum(map(len, games))))
+        row = [same[0]["what"], f"**{both.mean:.0f}** ± {both.std:.0f}"]
+        row.append(f"{both.interval[0]:.0f} to {both.interval[1]:.0f}")
+        row.append(", ".join(f"{game.mean():.0f}" for game in games))
+        if dreamt:
+            row.append(", ".join(f"{np.mean(run['returns']['dream']):.0f}" for run in same))
+        if published:
+            paper = PAPER_TEMPERATURES[TAKE_COVER][float(name.removeprefix("tau-"))]
+            row += [f"{mean} ± {std}" for mean, std in (paper.real, paper.dream)]
+        if likely:
+            row.append(", ".join("–" if r["nll"] is None else f"{r['nll']:.4f}" for r in same))
+        row.append(" ".join(f"`{word}`" for word in same[0]["overrides"]) or "–")
+        rows.append(row)
+    header = ["", "score", "95 % interval", "seed by seed"]
+    header += ["in its dream"] * dreamt + ["paper: game", "paper: dream"] * published
+    header += ["M's nats a dimension"] * likely + ["overrides"]
+    return _table(header, rows)
+
+
+def maker(run: dict[str, Any]) -> str:
+    """What made a run: hardware, versions, commits."""
+    manifests = run["stages"].values()
+    makers = {
+        f"{m['machine']}, Python {m['python']}, "
+        + ", ".join(f"{name} {version}" for name, version in m["versions"].items())
+        for m in manifests
+    }
+    commits = ", ".join(sorted({str(m["commit"]) for m in manifests}))
+    return "".join(f"{maker}; commit {commits}.\n" for maker in sorted(makers))
+
+
+def scores(run: dict[str, Any]) -> str:
+    """A run's policies, and the paper's."""
+    env = run["stages"]["evaluate"]["config"]["env.id"]
+    judged = [Score.from_record(name, record) for name, record in run["scores"].items()]
+    return _table(HEADER, score_rows(judged, PAPER_ROWS.get(env, [])))
+
+
+def likelihood(run: dict[str, Any]) -> str:
+    """A run's M beside its baselines."""
+    nll = run["stages"]["rnn"]["summary"]["validation_nll"]
+    rows = [
+        ("MDN-RNN", f"{nll['mdn_rnn']:.4f}"),
+        ("the same with one Gaussian", f"{nll['single_gaussian']:.4f}"),
+        ("a Gaussian around the last latent", f"{nll['copy_last']:.4f}"),
+    ]
+    return _table(("model", "validation nats a dimension"), rows)
+
+
+def stages(run: dict[str, Any]) -> str:
+    """What a run's stages took."""
+    rows = []
+    for stage, manifest in run["stages"].items():
+        rates = ", ".join(f"{value:,.0f} {unit}" for unit, value in manifest["throughput"].items())
+        peak = max(manifest["resources"]["peak_bytes"].values()) / 1e9
+        rows.append((stage, f"{manifest['wall_s']:,.0f} s", f"{peak:.1f} GB", rates))
+    total = sum(manifest["wall_s"] for manifest in run["stages"].values())
+    rows.append(("all", f"{total / 60:.1f} min", "", ""))
+    return _table(("stage", "wall time", "peak memory", "throughput"), rows)
+
+
+def throughput(bench: dict[str, Any]) -> str:
+    """``benchmarks/throughput.py``: each part beside the plain loop."""
+    rows = []
+    for figure in bench["figures"]:
+        peak = f"{figure['plain_peak_bytes'] / 1e9:.1f} / {figure['peak_bytes'] / 1e9:.1f} GB"
+        by = " a core" if figure["plain_cores"] == 1 and bench["cores"] > 1 else ""
+        rows.append(
+            (
+                figure["what"],
+                f"{figure['plain']:,.0f}",
+                f"{figure['ours']:,.0f} {figure['unit']}",
+                f"× {figure['ratio']:.1f}{by}",
+                peak,
+            )
+        )
+    header = (
+        "",
+        "plain loop",
+        f"here, {bench['cores']} cores",
+        "ratio",
+        "peak memory of a process",
+    )
+    return _table(header, rows)
+
+
+def parity(record: dict[str, Any]) -> str:
+    """``benchmarks/carracing_parity.py``: how far the two games agree."""
+    tracks, dynamics, seen = record["tracks"], record["dynamics"], record["pictures"]
+    rows = [
+        (
+            "tracks",
+            f"{tracks['seeds']:,} seeds",
+            f"largest error of a corner {tracks['largest_error']:g}",
+        ),
+        (
+            "dynamics",
+            f"{dynamics['episodes']} episodes by four drivers, {dynamics['steps']:,} steps,"
+            f" {dynamics['terminated']} terminated",
+            f"same rewards, tiles and ends in {dynamics['equal_events']}, every bit of the bodies"
+            f" in {dynamics['equal_bits']}",
+        ),
+        (
+            "pictures",
+            f"{seen['frames']} frames",
+            f"{seen['road_mean']:.2f} grey levels over the road view ({seen['road_worst']:.2f} in"
+            f" the worst), {seen['bar_mean']:.2f} over the instruments",
+        ),
+    ]
+    for one in record["scores"]:
+        low, high = one["interval"]
+        rows.append(
+            (
+                f"score of an agent at {one['gymnasium']:.0f}",
+                f"{one['episodes']} episodes",
+                f"{one['gymnasium']:.1f} in Gymnasium, {one['native']:.1f} here; 95 % interval of"
+                f" the difference {low:.1f} to {high:.1f}",
+            )
+        )
+    return _table(("", "compared", "result"), rows)
+
+
+def engines(record: dict[str, Any]) -> str:
+    """``benchmarks/takecover_engines.py``: ViZDoom's game and EnvPool's."""
+    rows = []
+    for name, what in (("vizdoom", "ViZDoom"), ("envpool", "EnvPool")):
+        played = record[name]
+        survived = f"{played['mean_length']:.1f} ± {played['std_length']:.1f}"
+        rows.append((what, survived, f"{played['mean_return']:.1f}", f"{played['steps/s']:,.0f}"))
+    return _table(("", "steps survived", "return", "steps/s"), rows) + (
+        f"\n{record['episodes']} episodes each, {record['same_length']} of them as long in both;"
+        f" that their lengths are of one distribution has a p of {record['ks_pvalue']:.2f}"
+        " (Kolmogorov and Smirnov).\n"
+    )
+
+
+def speed(record: dict[str, Any]) -> str:
+    """``benchmarks/carracing_speed.py``: steps a second of each engine."""
+    figures = record["figures"]
+    alone = {f["what"]: f["steps_s"] for f in figures if f["threads"] == 1 and f["lanes"] <= 16}
+    rows = []
+    for figure in figures:
+        each = figure["steps_s"] / figure["threads"]
+        rows.append(
+            (
+                figure["what"],
+                str(figure["lanes"]),
+                str(figure["threads"]),
+                f"{figure['steps_s']:,.0f}",
+                f"× {each / alone['Gymnasium']:.0f}",
+                f"× {each / alone['EnvPool']:.1f}",
+            )
+        )
+    header = ("engine", "lanes", "threads", "steps/s", "a core, to Gymnasium", "a core, to EnvPool")
+    fastest = max(
+        f["steps_s"] for f in figures if f["what"] == "native 64x64" and f["threads"] == 1
+    )
+    share = fastest * 64 * 64 * 3 / record["bandwidth"]
+    return _table(header, rows) + (
+        f"\nOne core writes {record['bandwidth'] / 1e9:.1f} GB/s to memory here; writing the 64x64"
+        f" frames is {share:.1%} of that at most.\n"
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
