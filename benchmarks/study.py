@@ -134,6 +134,7 @@ def takecover() -> Study:
     learn for a fifth of the run's epochs, that of the first row as well.
     """
     one, mild = (1,), ("controller.temperature=1.0",)
+    more = ("controller.budget=20_000_000", "controller.select_episodes=256")
     short = (*mild, "rnn.epochs=4")
     means = ("rnn.latent=mean", "controller.latent=mean")
     return Study(
@@ -145,6 +146,15 @@ def takecover() -> Study:
                     "temperatures", f"tau-{t}", f"temperature {t}", (f"controller.temperature={t}",)
                 )
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
+            ),
+            *(
+                Row(
+                    "longer",
+                    f"tau-{t}",
+                    f"temperature {t}, 20 M steps",
+                    (f"controller.temperature={t}", *more),
+                )
+                for t in (0.5, 1.0)
             ),
             Row("memories", "run", "as the run's", short, one),
             Row("memories", "deaths", "deaths as other steps", (*short, "rnn.death_weight=1"), one),
