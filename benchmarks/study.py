@@ -139,7 +139,7 @@ def takecover() -> Study:
     means = ("rnn.latent=mean", "controller.latent=mean")
     return Study(
         "takecover",
-        ("env=takecover", "controller.budget=6_000_000"),
+        ("env=takecover", "controller.budget=6_000_000", "controller.select_episodes=64"),
         (
             *(
                 Row(
@@ -147,15 +147,8 @@ def takecover() -> Study:
                 )
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
             ),
-            *(
-                Row(
-                    "longer",
-                    f"tau-{t}",
-                    f"temperature {t}, 20 M steps",
-                    (f"controller.temperature={t}", *more),
-                )
-                for t in (0.5, 1.0)
-            ),
+            Row("longer", "tau-0.5", "temperature 0.5", ("controller.temperature=0.5", *more)),
+            Row("longer", "tau-1.0", "temperature 1.0", (*mild, *more), one),
             Row("memories", "run", "as the run's", short, one),
             Row("memories", "deaths", "deaths as other steps", (*short, "rnn.death_weight=1"), one),
             Row("memories", "means", "means of latents", (*short, *means), one),
