@@ -57,7 +57,9 @@ PUBLISHED = {
 """Runs whose agents are in ``pretrained/``."""
 
 
-FOLDED = " once its decoder's first two products are one"
+FOLDED = """
+  V's decoder begins with the product of its first two layers, which have nothing between them:
+  3.1 M parameters fewer than in training."""
 CARD = """# An agent for {game}
 
 A VAE ({vision}), an MDN-RNN ({memory}) and a linear controller ({controller}), trained by
@@ -70,7 +72,7 @@ Played in {judged}. The same figure, or another with other seeds:
     python -m worldmodels stage=evaluate run=check{env} model=pretrained/{folder} \\
         evaluate.first_seed=0
 
-- {size} MB of safetensors, no pickle; what was used in bfloat16 in training is in bfloat16.
+- {size} MB of safetensors, no pickle; what was used in bfloat16 in training is in bfloat16.{folded}
 - It sees {sees}.
 - The controller was selected on other seeds than it was trained on, and is judged on others again
   (`worldmodels/seeds.py`).
@@ -100,7 +102,8 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
     hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600
     card = CARD.format(
         **published._asdict(),
-        vision=f"{_millions(agent.vision)} M parameters{FOLDED if agent.vision.folded else ''}",
+        vision=f"{_millions(agent.vision)} M parameters",
+        folded=FOLDED if agent.vision.folded else "",
         memory=f"{_millions(agent.memory)} M",
         controller=f"{agent.parameters.size:,}",
         size=f"{sum(path.stat().st_size for path in source.iterdir()) / 1e6:.1f}",

@@ -45,7 +45,7 @@ def take_run(folder: Path) -> None:
     record = {
         "scores": read_json(folder / "evaluate" / "scores.json"),
         "stages": manifests,
-        "curve": learning_curve(folder / "controller"),
+        "curve": learning_curve(folder / "controller") if "controller" in manifests else [],
     }
     write_json(RESULTS / f"{folder.name}.json", record)
 
@@ -125,6 +125,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "quick_scores": (tables.scores, "quick"),
     "quick_stages": (tables.stages, "quick"),
     "doom_scores": (tables.scores, "takecover"),
+    "doom_fresh": (tables.scores, "takecover-fresh"),
     "doom_stages": (tables.stages, "takecover"),
     "doom_maker": (tables.maker, "takecover"),
     "engines": (tables.engines, "takecover_engines"),
