@@ -220,8 +220,9 @@ class MDNRNN(nn.Module):
             state: after the previous window of each row, (batch, hidden).
 
         Returns:
-            the loss; logs ``nll`` (nats per latent dimension and transition), ``reward_mse``,
-            ``termination_bce``; and the state to carry, cut from the graph.
+            the loss; logs ``nll`` (nats per latent dimension and transition),
+            ``termination_bce`` and, where rewards are learnt, ``reward_mse``; and the state to
+            carry, cut from the graph.
         """
         latents = batch.mean
         if self.sampled:
@@ -242,9 +243,7 @@ class MDNRNN(nn.Module):
         )
         termination_bce = (termination_error * weight).sum()
         loss = nll + self.reward_weight * reward_mse + self.termination_weight * termination_bce
-        logs = {
-            "nll": nll.detach(),
-            "reward_mse": reward_mse.detach(),
-            "termination_bce": termination_bce.detach(),
-        }
+        logs = {"nll": nll.detach(), "termination_bce": termination_bce.detach()}
+        if self.reward_weight:
+            logs["reward_mse"] = reward_mse.detach()
         return loss, logs, State(state.h.detach().float(), state.c.detach().float())

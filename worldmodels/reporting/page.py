@@ -38,6 +38,11 @@ _MEMORY_CHARTS = (
         "step",
         "squared error of the reward",
     ),
+    Chart(
+        {"train/termination_bce": "training", "validation/termination_bce": "validation"},
+        "step",
+        "cross entropy of the end",
+    ),
 )
 _CONTROLLER_CHARTS = (
     Chart(
