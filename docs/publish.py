@@ -58,8 +58,8 @@ PUBLISHED = {
 
 
 FOLDED = """
-  V's decoder begins with the product of its first two layers, which have nothing between them:
-  3.1 M parameters fewer than in training."""
+  V's decoder begins with the product of its first two layers, which have nothing between them: it
+  has fewer parameters than in training."""
 CARD = """# An agent for {game}
 
 A VAE ({vision}), an MDN-RNN ({memory}) and a linear controller ({controller}), trained by

@@ -179,7 +179,7 @@ def test_gymnasiums_checker_passes(kwargs: dict[str, Any]) -> None:
 
 def test_discrete_actions_are_gymnasiums(silent: CarRacing) -> None:
     theirs = CarRacing(continuous=False)
-    theirs._render = lambda mode: None  # type: ignore[method-assign]
+    theirs._render = lambda mode: None  # type: ignore[method-assign]  # this game alone
     rng = np.random.default_rng(0)
     with closing(CarRacingVectorEnv(1, continuous=False, size=64)) as ours:
         theirs.reset(seed=1)
@@ -198,7 +198,7 @@ def test_lanes_begin_anew_as_in_gymnasium(mode: AutoresetMode) -> None:
 
     def make() -> gymnasium.Env[Any, Any]:
         env = CarRacing()
-        env._render = lambda mode: np.zeros((96, 96, 3), np.uint8)  # type: ignore[method-assign]
+        env._render = lambda mode: np.zeros((96, 96, 3), np.uint8)  # type: ignore[method-assign]  # this game alone
         return gymnasium.wrappers.TimeLimit(env, 7)
 
     theirs = SyncVectorEnv([make, make], autoreset_mode=mode)

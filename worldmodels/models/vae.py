@@ -119,7 +119,7 @@ class ConvVAE(nn.Module):
 
     @torch.no_grad()
     def folded_decoder(self) -> ConvVAE:
-        """The same network with 3.1 of the decoder's 3.5 M parameters fewer, for who is done
+        """The same network without most of the decoder's 3.6 M parameters, for who is done
         training: nothing stands between its first two products, so that they are one."""
         if self.folded:
             return self
