@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 
 from worldmodels.agent import Wiring, load_memory, load_vision, save_memory, save_vision
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.data.latents import LatentSet
+from worldmodels.data.latents import FirstLatents, LatentSet
 from worldmodels.envs.actions import make_action_policy
 from worldmodels.envs.controls import Controls
 from worldmodels.envs.engines import EnvSpec, make_lanes
@@ -25,7 +25,6 @@ from worldmodels.training.encode import encode_episodes
 from worldmodels.training.fit import FitOptions, Task, fit
 from worldmodels.training.memory import MemoryTask
 from worldmodels.training.vision import VisionTask
-from worldmodels.weights import save
 from worldmodels.workers import Pool, default_processes
 from worldmodels.worlds.collect import CollectShard, RandomDriver
 from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
@@ -58,17 +57,13 @@ def prepare(folder: Path) -> None:
     for name, memory in memories.items():
         with torch.no_grad():
             memory.head.bias[-1] = -30.0  # no dream ends: an untrained head would end half at once
-        save_memory(folder / f"{name}.safetensors", memory)
-    nowhere = torch.zeros(1, 64)
-    save(folder / "doom_first_latents.safetensors", {"mean": nowhere, "logvar": nowhere})
+        nowhere = np.zeros((1, memory.latent_size), np.float32)
+        save_memory(folder / f"{name}.safetensors", memory, FirstLatents(nowhere, nowhere))
     vision = ConvVAE()
     save_vision(folder / "vae.safetensors", vision)
     episodes = EpisodeSet.open([folder / "rollouts"], "refuse")
     path = folder / "latents.h5"
     encode_episodes(episodes, vision, path, {}, torch.device("cpu"), BFLOAT16)
-    mean, logvar = LatentSet(path).first_latents()
-    first = {"mean": torch.from_numpy(mean), "logvar": torch.from_numpy(logvar)}
-    save(folder / "first_latents.safetensors", first)
 
 
 def _frames(engine: str, processes: int, seconds: float) -> float:
@@ -177,18 +172,17 @@ def _real_control(engine: str, folder: Path, seconds: float) -> float:
 
 def dream(folder: Path, seconds: float) -> float:
     """Steps a second of a population in the dream, on all cores."""
-    return _dream(folder / "rnn.safetensors", folder / "first_latents.safetensors", WIRING, seconds)
+    return _dream(folder / "rnn.safetensors", WIRING, seconds)
 
 
 def dream_doom(folder: Path, seconds: float) -> float:
     """The same at the size of Doom: z of 64, h and c of 512."""
     wiring = Wiring(True, True, False, ("tanh",), "Take Cover", use_cell=True, bias=False)
-    first = folder / "doom_first_latents.safetensors"
-    return _dream(folder / "doom.safetensors", first, wiring, seconds)
+    return _dream(folder / "doom.safetensors", wiring, seconds)
 
 
-def _dream(memory: Path, first: Path, wiring: Wiring, seconds: float) -> float:
-    recipe = DreamRecipe(memory, first, 1.0, use_cell=wiring.use_cell, bfloat16=BFLOAT16)
+def _dream(memory: Path, wiring: Wiring, seconds: float) -> float:
+    recipe = DreamRecipe(memory, 1.0, use_cell=wiring.use_cell, bfloat16=BFLOAT16)
     sizes = load_memory(memory)
     features = wiring.features(sizes.latent_size, sizes.hidden_size)
     return _control(recipe, wiring, features, MANY_DREAMS, 64, 16, seconds)

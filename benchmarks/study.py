@@ -1,12 +1,13 @@
 """What each part of a run is worth: ``make study``, many hours on two cores.
 
 Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and M,
-or with an M of its own, and judged on seeds 0 to 99. Runs that are done are passed over, so that it
-can be stopped and started again.
+or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M need only its agent.
+Runs that are done are passed over, so that it can be stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
     python benchmarks/study.py takecover parts --list   # the commands, one a line
+    python benchmarks/study.py carracing search --base pretrained/carracing
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class Study:
     """Variants of one run.
 
     Args:
-        base: that run.
+        base: that run, or its agent's folder.
         overrides: of every command.
         rows: of all tables, in the order of their worth.
     """
@@ -214,9 +215,11 @@ def main() -> None:
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("tables", nargs="*", help="tables to fill; all without")
     parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--base", help="an agent's folder, instead of the run that made it")
     parser.add_argument("--list", action="store_true", help="print the commands instead")
     options = parser.parse_args()
     study = STUDIES[options.study]()
+    study = replace(study, base=options.base or study.base)
     # A table has all its rows, of one seed, before the next seed begins.
     every = [(row, seed) for seed in SEEDS for row in study.rows if seed in row.seeds]
     for row, seed in every:

@@ -97,7 +97,6 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
     for path in source.iterdir():
         shutil.copyfile(path, target / path.name)
     agent = load_agent(target)
-    assert agent.memory is not None
     search = run["stages"]["controller"]
     hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600
     card = CARD.format(

@@ -14,8 +14,7 @@ from command import error_line, run
 from doom import ID, SPEC
 from numpy.typing import NDArray
 
-from worldmodels import weights
-from worldmodels.agent import load_agent
+from worldmodels.agent import load_agent, load_first_latents
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.engines import make_lanes
@@ -108,7 +107,7 @@ def test_deaths_are_where_they_happened_and_dreams_begin_where_episodes_did(
 ) -> None:
     episodes = EpisodeSet.open([takecover / "rollouts"])
     latents = LatentSet(takecover / "rnn/latents.h5")
-    first = weights.load(takecover / "rnn/first_latents.safetensors")["mean"].numpy()
+    first = load_first_latents(takecover / "rnn/rnn.safetensors").mean
     deaths = 0
     for number in range(episodes.num_episodes):
         episode, encoded = episodes.episode(number), latents.episode(number)
@@ -124,7 +123,6 @@ def test_deaths_are_where_they_happened_and_dreams_begin_where_episodes_did(
 
 def test_the_controller_sees_latent_cell_and_hidden_and_has_no_bias(takecover: Path) -> None:
     agent = load_agent(takecover / "controller/agent")
-    assert agent.memory is not None
     assert agent.memory.restart
     assert agent.parameters.shape == (64 + 2 * agent.memory.hidden_size,)
     assert Head(("tanh",), 0, bias=False).size(64 + 2 * 512) == 1088

@@ -13,12 +13,13 @@ from scipy import stats
 from torch import Tensor
 
 from worldmodels.agent import Wiring
+from worldmodels.data.latents import FirstLatents
 from worldmodels.evolution.fitness import packets, wanted_episodes
 from worldmodels.evolution.search import Search
 from worldmodels.models.controller import Head
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
-from worldmodels.worlds.dream import DreamWorld, FirstLatents
+from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.dream_env import DreamEnv, DreamVectorEnv
 from worldmodels.worlds.noise import LaneNoise
 from worldmodels.worlds.rollout import PopulationPolicy, rollout

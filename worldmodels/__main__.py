@@ -31,8 +31,13 @@ def run_stage(config: schema.Config) -> None:
     data = Path(config.data)
     if not config.run or Path(config.run).is_absolute() or ".." in Path(config.run).parts:
         raise ConfigError(f"run={config.run}: give the name of a folder below {data}")
-    base = None if config.base is None else Run(data / config.base)
-    context = Context(config, Run(data / config.run, base))
+    base, published = None, None
+    if config.base is not None:
+        if (Path(config.base) / "agent.json").exists():
+            published = Path(config.base)
+        else:
+            base = Run(data / config.base)
+    context = Context(config, Run(data / config.run, base), published)
     module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
     with virtual_display(config.display.value, config.env.needs_display):
         module.run(context)

@@ -1,7 +1,9 @@
 """A trained agent on disk: V, M and C as safetensors, and how they fit together.
 
-The folder is self-contained: ``agent.json``, ``vae.safetensors``, ``rnn.safetensors`` (if C uses M)
-and ``controller.safetensors``. Every controller stage leaves one, and ``evaluate`` takes any.
+The folder is self-contained: ``agent.json``, ``vae.safetensors``, ``rnn.safetensors``,
+``controller.safetensors``, and, unless C was searched for along the features as they are,
+``directions.safetensors``. Every controller stage leaves one; ``evaluate`` takes any, and so does
+the search for another C on its V and M.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import torch
 
 from worldmodels import weights
 from worldmodels.artifacts import read_json, write_json
+from worldmodels.data.latents import FirstLatents
 from worldmodels.errors import ArtifactError
 from worldmodels.models.controller import CHOICE, SQUASHINGS, Head, squashing
 from worldmodels.models.mdnrnn import MDNRNN
@@ -67,7 +70,7 @@ class Agent:
     """V, M and C with their wiring."""
 
     vision: ConvVAE
-    memory: MDNRNN | None
+    memory: MDNRNN
     parameters: np.ndarray  # (size,) float32
     wiring: Wiring
 
@@ -83,15 +86,27 @@ def load_vision(path: Path) -> ConvVAE:
     return _build(path, ConvVAE)
 
 
-def save_memory(path: Path, memory: MDNRNN) -> None:
-    """Write M with the sizes needed to build it again."""
+def save_memory(path: Path, memory: MDNRNN, first: FirstLatents) -> None:
+    """Write M with the sizes needed to build it again, and where its dreams begin."""
     sizes = {name: getattr(memory, name) for name in MEMORY_SIZES}
-    weights.save(path, {"sizes": sizes, "module": memory.state_dict()})
+    begin = {name: torch.from_numpy(array) for name, array in vars(first).items()}
+    weights.save(path, {"sizes": sizes, "module": memory.state_dict(), "first_latents": begin})
 
 
 def load_memory(path: Path) -> MDNRNN:
     """Read M; raises `ArtifactError` naming a file that is missing, damaged or something else."""
     return _build(path, MDNRNN)
+
+
+def load_first_latents(path: Path) -> FirstLatents:
+    """Where the dreams of the M in `path` begin; raises `ArtifactError` if it does not say."""
+    tree = weights.load(path)
+    if "first_latents" not in tree:
+        raise ArtifactError(
+            f"{path} does not say where dreams begin: it was written by an older version; run its"
+            " stage again"
+        )
+    return FirstLatents(**{name: rows.numpy() for name, rows in tree["first_latents"].items()})
 
 
 def _build(path: Path, kind: type[ModuleT]) -> ModuleT:
@@ -105,16 +120,13 @@ def _build(path: Path, kind: type[ModuleT]) -> ModuleT:
     return module.eval()
 
 
-def save_agent(
-    folder: Path, vision: ConvVAE, memory: MDNRNN | None, parameters: np.ndarray, wiring: Wiring
-) -> None:
-    """Write a self-contained agent."""
-    save_vision(folder / "vae.safetensors", vision)
-    if memory is not None:
-        save_memory(folder / "rnn.safetensors", memory)
-    tensor = torch.from_numpy(np.asarray(parameters, np.float32))
+def save_agent(folder: Path, agent: Agent, first: FirstLatents) -> None:
+    """Write a self-contained agent, and where the dreams of its M begin."""
+    save_vision(folder / "vae.safetensors", agent.vision)
+    save_memory(folder / "rnn.safetensors", agent.memory, first)
+    tensor = torch.from_numpy(np.asarray(agent.parameters, np.float32))
     weights.save(folder / "controller.safetensors", {"parameters": tensor})
-    write_json(folder / "agent.json", asdict(wiring))
+    write_json(folder / "agent.json", asdict(agent.wiring))
 
 
 def load_agent(folder: Path) -> Agent:
@@ -138,23 +150,21 @@ def load_agent(folder: Path) -> Agent:
             f" {', '.join(SQUASHINGS)} and {CHOICE}"
         ) from None
     vision = load_vision(folder / "vae.safetensors")
-    memory = load_memory(folder / "rnn.safetensors") if wiring.use_hidden else None
+    memory = load_memory(folder / "rnn.safetensors")
     tree = weights.load(folder / "controller.safetensors")
     parameters = tree["parameters"].numpy()
     check_fit(folder, parameters.shape[-1], vision, memory, wiring)
     return Agent(vision, memory, parameters, wiring)
 
 
-def check_fit(
-    where: Path, count: int, vision: ConvVAE, memory: MDNRNN | None, wiring: Wiring
-) -> None:
+def check_fit(where: Path, count: int, vision: ConvVAE, memory: MDNRNN, wiring: Wiring) -> None:
     """Raise `ArtifactError` unless V, M and a controller of `count` parameters fit together."""
-    if memory is not None and memory.latent_size != vision.latent_size:
+    if memory.latent_size != vision.latent_size:
         raise ArtifactError(
             f"{where}: the RNN takes latents of {memory.latent_size}, the VAE gives"
             f" {vision.latent_size}: train the RNN on this VAE"
         )
-    features = wiring.features(vision.latent_size, memory.hidden_size if memory else 0)
+    features = wiring.features(vision.latent_size, memory.hidden_size)
     needed = wiring.head.size(features)
     if count != needed:
         raise ArtifactError(

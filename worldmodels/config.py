@@ -259,7 +259,7 @@ class Config:
 
     stage: Stage = Stage.all
     run: str = "${env.name}"
-    base: str | None = None  # a run whose artifacts serve where this one has none
+    base: str | None = None  # a run, or an agent's folder, which serves where this run has nothing
     data: str = "data"  # the folder of all runs
     seed: int = 1
     device: Device = Device.auto

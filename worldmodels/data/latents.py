@@ -37,6 +37,14 @@ class EncodedEpisode:
     seed: int
 
 
+@dataclass(frozen=True)
+class FirstLatents:
+    """Posteriors of the first frames of recorded episodes; each (episodes, Z) float32."""
+
+    mean: np.ndarray
+    logvar: np.ndarray
+
+
 _ROWS = ("mean", "logvar", "actions", "rewards", "terminated")
 
 
@@ -115,11 +123,11 @@ class LatentSet:
         """Episode `index`."""
         return self.read(index, 0, int(self.lengths[index]))
 
-    def first_latents(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and log-variance of each episode's first frame, (episodes, Z) each."""
+    def first_latents(self) -> FirstLatents:
+        """Of each episode."""
         rows = self._first_frame[:-1]
         try:
-            return self._file["mean"][rows], self._file["logvar"][rows]
+            return FirstLatents(self._file["mean"][rows], self._file["logvar"][rows])
         except OSError as error:
             raise self._damaged(error) from error
 

@@ -42,6 +42,10 @@ class Directions:
         deviations = np.sqrt(variances[leading].clip(min=1e-12))
         return cls(centre, vectors[:, leading] / np.sqrt(deviations), head)
 
+    def leading(self, components: int) -> Directions:
+        """The first of them alone."""
+        return Directions(self.centre, self.axes[:, :components], self.head)
+
     @property
     def size(self) -> int:
         """Coordinates of a controller."""

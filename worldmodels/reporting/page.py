@@ -104,7 +104,7 @@ def render(
         try:
             body.append(section())
         except KeyError as missing:
-            body.append(f'<p class="absent">The stage {missing} of this run is not finished.</p>')
+            body.append(f'<p class="absent">{_absent(str(missing.args[0]), manifests)}</p>')
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>World Models: {title}</title><style>{STYLE}</style>"
@@ -114,6 +114,14 @@ def render(
         + "\n".join(body)
         + "</body></html>\n"
     )
+
+
+def _absent(stage: str, manifests: dict[str, Any]) -> str:
+    """Why there is no section of `stage`."""
+    search = manifests.get("controller", {}).get("inputs", {})
+    if stage in ("rollouts", "vae", "rnn") and "base" in search:
+        return "This run begins from the V and M of a trained agent."
+    return f"The stage '{stage}' of this run is not finished."
 
 
 def _figures(manifests: dict[str, Any]) -> str:

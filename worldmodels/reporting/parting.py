@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from worldmodels.data.episodes import Episode, EpisodeSet
+from worldmodels.data.latents import FirstLatents
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE, to_input
 from worldmodels.reporting.pictures import COLUMNS, STRIDE, decode, rows_of
-from worldmodels.worlds.dream import DreamWorld, FirstLatents
+from worldmodels.worlds.dream import DreamWorld
 
 TEMPERATURES = (0.1, 0.5, 1.0, 1.15, 1.3)
 """Those of the paper's table."""

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from worldmodels.artifacts import atomic_path
 from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.latents import FirstLatents
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE, to_frames, to_input
-from worldmodels.worlds.dream import DreamWorld, FirstLatents
+from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.noise import LaneNoise
 
 COLUMNS = 12

@@ -39,18 +39,39 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Models:
+    """V and M that a C is evolved on: those of a run, or those of an agent.
+
+    Args:
+        vision: file of V.
+        memory: file of M.
+        inputs: their fingerprints, by name.
+        latents: file of the episodes that M learned from, where there is one.
+        directions: file of the directions in which an agent's own C was found.
+    """
+
+    vision: Path
+    memory: Path
+    inputs: dict[str, str]
+    latents: Path | None = None
+    directions: Path | None = None
+
+
+@dataclass(frozen=True)
 class Context:
     """One command at work.
 
     Args:
         config: the whole configuration.
         run: the artifacts of this run.
+        published: the folder of an agent whose parts serve where the run has none.
         earlier: the rounds before this one: their episodes are trained on as well, the last one's
             controller collects, and its V, M and C are where learning goes on from.
     """
 
     config: Config
     run: Run
+    published: Path | None = None
     earlier: tuple[Run, ...] = ()
 
     @property
@@ -191,13 +212,10 @@ class Context:
             bfloat16=self.bfloat16,
         )
 
-    def dream(
-        self, memory: Path, first_latents: Path, wiring: Wiring, temperature: float
-    ) -> DreamRecipe:
+    def dream(self, memory: Path, wiring: Wiring, temperature: float) -> DreamRecipe:
         """The recipe of a dream."""
         return DreamRecipe(
             memory=memory,
-            first_latents=first_latents,
             temperature=temperature,
             use_hidden=wiring.use_hidden,
             sampled=wiring.sampled,
@@ -263,14 +281,35 @@ class Context:
             return self.earlier[-1]
         return self.scout if stage == "vae" else None
 
+    def models(self) -> Models:
+        """V and M: this run's own, or those of the agent that it begins from."""
+        agent = self.published
+        if agent is None or self.run.has("rnn"):
+            vision, memory = self.run.locate("vae"), self.run.locate("rnn")
+            return Models(
+                vision / "vae.safetensors",
+                memory / "rnn.safetensors",
+                {name: self.run.fingerprint(name) for name in ("vae", "rnn")},
+                latents=memory / "latents.h5",
+            )
+        return Models(
+            agent / "vae.safetensors",
+            agent / "rnn.safetensors",
+            {"base": self.agent_fingerprint(agent)},
+            directions=agent / "directions.safetensors",
+        )
+
     def agent(self) -> tuple[Path, dict[str, str]]:
-        """The folder of the agent to judge, ``model=`` or this run's own, and its fingerprint."""
-        if self.config.model is None:
-            folder = self.run.locate("controller") / "agent"
-        else:
+        """The folder of the agent to judge, and its fingerprint: ``model=``, or this run's own, or
+        the one that it begins from."""
+        if self.config.model is not None:
             folder = Path(self.config.model)
             if not (folder / "agent.json").exists() and (folder / "agent").is_dir():
                 folder = folder / "agent"
+        elif self.published is not None and not self.run.has("controller"):
+            folder = self.published
+        else:
+            folder = self.run.locate("controller") / "agent"
         return folder, {"agent": self.agent_fingerprint(folder)}
 
     def agent_fingerprint(self, folder: Path) -> str:

@@ -10,7 +10,15 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from worldmodels import seeds
-from worldmodels.agent import Wiring, load_agent, load_memory, load_vision, save_agent
+from worldmodels.agent import (
+    Agent,
+    Wiring,
+    load_agent,
+    load_first_latents,
+    load_memory,
+    load_vision,
+    save_agent,
+)
 from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays
 from worldmodels.config import ControllerConfig, WorldKind
 from worldmodels.data.latents import LatentSet
@@ -18,6 +26,7 @@ from worldmodels.errors import ConfigError
 from worldmodels.evolution.directions import Directions
 from worldmodels.evolution.fitness import fitness, wanted_episodes
 from worldmodels.evolution.search import Search
+from worldmodels.models.controller import Head
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.seeds import Purpose
 from worldmodels.stages.context import Context
@@ -43,8 +52,7 @@ def run(context: Context) -> None:
     config = context.config.controller
     _check(config)
     real = config.world is WorldKind.real
-    inputs = {name: context.run.fingerprint(name) for name in ("vae", "rnn")}
-    inputs |= context.initial_fingerprint("controller")
+    inputs = context.models().inputs | context.initial_fingerprint("controller")
     world = context.env_content(context.env_spec()) if real else {}
     # Step sizes that fall over the budget belong to that budget.
     falling = config.final_sigma is not None
@@ -100,9 +108,10 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     # the game.
     if context.bfloat16:
         vision = vision.to(torch.bfloat16)
-        if memory is not None and config.world is WorldKind.dream:
+        if config.world is WorldKind.dream:
             memory = memory.to(torch.bfloat16)
-    save_agent(folder.path / "agent", vision, memory, parameters, evolution.wiring)
+    first = load_first_latents(evolution.models.memory)
+    save_agent(evolution.agent, Agent(vision, memory, parameters, evolution.wiring), first)
     folder.finish(
         fingerprint_arrays({"controller": parameters}),
         {"steps/s": evolution.throughput},
@@ -119,6 +128,29 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     )
 
 
+def _kept(path: Path | None, features: int, components: int, head: Head) -> Directions:
+    """The leading directions of those in which an agent's C was found.
+
+    Raises:
+        ConfigError: there are none, or fewer, or for a C that sees something else.
+    """
+    mend = "choose controller.components=null, or train V and M in this run"
+    if path is None or not path.exists():
+        raise ConfigError(f"controller.components={components}: {path} is missing; {mend}")
+    kept = Directions.load(path, head)
+    if len(kept.axes) != features:
+        raise ConfigError(
+            f"controller.components: {path} is for {len(kept.axes)} features, this C sees"
+            f" {features}; {mend}"
+        )
+    if kept.axes.shape[1] < min(components, features):
+        raise ConfigError(
+            f"controller.components={components}: {path} has {kept.axes.shape[1]} directions;"
+            f" choose as many or fewer, or {mend.removeprefix('choose ')}"
+        )
+    return kept.leading(components)
+
+
 class _Evolution:
     """The search with its log, its workers and its clock."""
 
@@ -126,15 +158,14 @@ class _Evolution:
         self.context, self.folder = context, folder
         self.config = context.config.controller
         self.wiring = context.wiring()
-        self.vae_path = context.run.locate("vae") / "vae.safetensors"
-        self.rnn_path = context.run.locate("rnn") / "rnn.safetensors"
-        self.vision = load_vision(self.vae_path)
-        self.memory = load_memory(self.rnn_path) if self.wiring.use_hidden else None
+        self.agent = folder.path / "agent"
+        self.models = context.models()
+        self.vision = load_vision(self.models.vision)
+        self.memory = load_memory(self.models.memory)
         if self.config.world is WorldKind.dream:
-            _check_dreams(load_memory(self.rnn_path), self.wiring)
-        hidden_size = self.memory.hidden_size if self.memory else 0
+            _check_dreams(self.memory, self.wiring)
         self.directions = self._directions(
-            self.wiring.features(self.vision.latent_size, hidden_size)
+            self.wiring.features(self.vision.latent_size, self.memory.hidden_size)
         )
         self.search = Search(
             self.directions.size,
@@ -292,14 +323,19 @@ class _Evolution:
 
     def _directions(self, features: int) -> Directions:
         """Where the search moves: kept with it, for a search that goes on must go on in them."""
-        path, head = self.folder.path / "directions.safetensors", self.wiring.head
-        if self.config.components is None:
+        path, head = self.agent / "directions.safetensors", self.wiring.head
+        components, models = self.config.components, self.models
+        if components is None:
             return Directions(np.zeros(features), np.eye(features), head)
         if not path.exists():
-            latents = LatentSet(self.context.run.locate("rnn") / "latents.h5")
-            with threadpool_limits(1):  # for the same rounding, however many cores there are
-                mean, moments = feature_moments(latents, self.memory, self.wiring.use_cell)
-                Directions.of(mean, moments, self.config.components, head).save(path)
+            if models.latents is None:
+                found = _kept(models.directions, features, components, head)
+            else:
+                seen = self.memory if self.wiring.use_hidden else None
+                with threadpool_limits(1):  # for the same rounding, however many cores there are
+                    moments = feature_moments(LatentSet(models.latents), seen, self.wiring.use_cell)
+                    found = Directions.of(*moments, components, head)
+            found.save(path)
         return Directions.load(path, head)
 
     def _previous_mean(self) -> np.ndarray | None:
@@ -322,9 +358,8 @@ class _Evolution:
 
     def _recipe(self) -> Recipe:
         if self.config.world is WorldKind.real:
-            return self.context.real(None, self.vae_path, self.rnn_path, self.wiring)
-        first = self.context.run.locate("rnn") / "first_latents.safetensors"
-        return self.context.dream(self.rnn_path, first, self.wiring, self.config.temperature)
+            return self.context.real(None, self.models.vision, self.models.memory, self.wiring)
+        return self.context.dream(self.models.memory, self.wiring, self.config.temperature)
 
 
 class _Pulse:

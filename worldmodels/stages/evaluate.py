@@ -44,8 +44,6 @@ def run(context: Context) -> None:
         say(f"evaluate: note that the agent was trained for {agent.wiring.env_id}")
     content = context.env_content(spec)
     dreams = _dreams(context)
-    if dreams is not None:
-        inputs |= {"rnn": context.run.fingerprint("rnn")}
     with context.begin("evaluate", inputs, (), **content, evaluate=config) as folder:
         if not folder.complete:
             _judge(context, folder, agent_folder, agent, dreams)
@@ -53,7 +51,7 @@ def run(context: Context) -> None:
 
 def _dreams(context: Context) -> _Dreams | None:
     """Where the run's own agent was trained, if that was in a dream."""
-    if context.config.model is not None:
+    if context.config.model is not None or not context.run.has("controller"):
         return None
     made = context.run.manifest("controller")
     if made["summary"]["world"] != WorldKind.dream.name:
@@ -95,10 +93,7 @@ def _judge(
         summarise("random policy", random.outcome.returns, drawn),
     ]
     if dreams is not None:
-        first = context.run.locate("rnn") / "first_latents.safetensors"
-        recipe = context.dream(
-            agent_folder / "rnn.safetensors", first, agent.wiring, dreams.temperature
-        )
+        recipe = context.dream(agent_folder / "rnn.safetensors", agent.wiring, dreams.temperature)
         together = packets(
             agent.parameters[None], drawn, len(drawn), dreams.max_steps, agent.wiring
         )
@@ -189,7 +184,7 @@ def _film(
     packet, lane = work[median // first], median % first
     world = judge.build()
     with Progress("filming", packet.max_steps) as progress:
-        film = EpisodeFilm(lane, agent.vision, agent.memory)
+        film = EpisodeFilm(lane, agent.vision, agent.memory if agent.wiring.use_hidden else None)
         beat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
         try:
             packet.play(world, beat, film)

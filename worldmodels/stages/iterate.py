@@ -30,7 +30,7 @@ def run(context: Context) -> None:
             )
         this = Run(context.run.root / f"round-{number}", None)
         say(f"iterate: round {number} of {config.iterate.rounds} ({this.root})")
-        stage = Context(rounds, this, earlier)
+        stage = Context(rounds, this, earlier=earlier)
         for part in (rollouts, vae, rnn, controller, evaluate, report):
             part.run(stage)
         earlier = (*earlier, this)

@@ -25,7 +25,7 @@ def run(context: Context) -> None:
     with context.run.begin("report", {}, {}, fresh=True) as folder:
         strip = _strip(context, finished) if finished.keys() >= {"rollouts", "vae", "rnn"} else None
         parting = _part(context) if "evaluate" in finished else None
-        page = render(context.run.root.name, finished, strip, parting, _dreamers(context.run))
+        page = render(context.run.root.name, finished, strip, parting, _dreamers(context))
         path = folder.path / "index.html"
         with atomic_path(path) as temporary:
             temporary.write_text(page)
@@ -43,18 +43,20 @@ def _strip(context: Context, finished: dict[str, Path]) -> DreamStrip:
 
 
 def _part(context: Context) -> Parting | None:
-    """The judged agent's episodes and their dreams; None without episodes, or without M."""
+    """The judged agent's episodes and their dreams; None without episodes."""
     folder = context.run.locate("evaluate") / "episodes"
     agent = load_agent(context.agent()[0])
-    if agent.memory is None or not folder.exists():
+    if not folder.exists():
         return None
     return part(agent.vision, agent.memory, EpisodeSet.open([folder]))
 
 
-def _dreamers(run: Run) -> dict[str, Path]:
+def _dreamers(context: Context) -> dict[str, Path]:
     """This run and those in its folder, as far as their controllers come from its M's dreams."""
-    if not run.has("rnn"):
+    run = context.run
+    if context.published is None and not run.has("rnn"):
         return {}
+    models = context.models()
     folders = [run.root, *sorted(path for path in run.root.iterdir() if path.is_dir())]
     found = {}
     for folder in folders:
@@ -63,6 +65,6 @@ def _dreamers(run: Run) -> dict[str, Path]:
             continue
         made = other.manifest("controller")
         scores = read_json(folder / "evaluate" / "scores.json")
-        if made["inputs"].get("rnn") == run.fingerprint("rnn") and IN_ITS_DREAM in scores:
+        if models.inputs.items() <= made["inputs"].items() and IN_ITS_DREAM in scores:
             found[folder.name] = folder
     return found

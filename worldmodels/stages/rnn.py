@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from worldmodels import weights
 from worldmodels.agent import load_vision, save_memory
 from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.config import LatentChoice
@@ -43,10 +42,7 @@ def _learn(context: Context, folder: StageFolder, inputs: dict[str, str]) -> Non
         _, single = _train(context, folder, path, latents, split, 1)
         table["single_gaussian"] = single.validation["nll"]
         table["copy_last"] = copy_baseline_nll(latents, *split, model.sampled)
-    save_memory(folder.path / "rnn.safetensors", model)
-    mean, logvar = latents.first_latents()
-    first = {"mean": torch.from_numpy(mean), "logvar": torch.from_numpy(logvar)}
-    weights.save(folder.path / "first_latents.safetensors", first)
+    save_memory(folder.path / "rnn.safetensors", model, latents.first_latents())
     folder.finish(
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
         {"transitions/s": result.throughput},

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from worldmodels.data.latents import FirstLatents
 from worldmodels.models.mdnrnn import MDNRNN, State
 from worldmodels.worlds.noise import LaneNoise
 from worldmodels.worlds.world import Step
 
 START_STREAM, MIXTURE_STREAM, NORMAL_STREAM = 1, 2, 3
-
-
-@dataclass(frozen=True)
-class FirstLatents:
-    """Posteriors of the first frames of recorded episodes; each (episodes, latent) float32."""
-
-    mean: np.ndarray
-    logvar: np.ndarray
 
 
 class DreamWorld:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from worldmodels.agent import load_memory, load_vision
+from worldmodels.agent import load_first_latents, load_memory, load_vision
 from worldmodels.envs.engines import EnvSpec, make_lanes
-from worldmodels.weights import load
-from worldmodels.worlds.dream import DreamWorld, FirstLatents
+from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.real import Perception, RealWorld
 
 
@@ -65,8 +63,7 @@ class DreamRecipe:
     """A `DreamWorld`.
 
     Args:
-        memory: file of M.
-        first_latents: file with the posteriors of first frames.
+        memory: file of M, with the first latents that it was saved with.
         temperature: of the mixture.
         use_hidden: features hold M's hidden state.
         sampled: first latents are drawn from their posteriors.
@@ -77,7 +74,6 @@ class DreamRecipe:
     """
 
     memory: Path
-    first_latents: Path
     temperature: float
     use_hidden: bool = True
     sampled: bool = True
@@ -88,10 +84,9 @@ class DreamRecipe:
 
     def build(self) -> DreamWorld:
         """Load the model and make the world."""
-        first = load(self.first_latents)
         return DreamWorld(
             load_memory(self.memory),
-            FirstLatents(np.asarray(first["mean"]), np.asarray(first["logvar"])),
+            load_first_latents(self.memory),
             self.temperature,
             self.use_hidden,
             self.sampled,

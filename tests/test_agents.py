@@ -1,0 +1,154 @@
+"""A trained agent: judged, driving, and the V and M of another C."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command import ALONE, error_line, run
+
+from worldmodels.agent import load_agent, load_first_latents, save_agent
+from worldmodels.artifacts import read_json
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.reporting.scores import IN_ITS_DREAM
+from worldmodels.worlds.collect import NoisyAgent
+from worldmodels.worlds.real import Perception, RealWorld
+
+SEARCH = ("stage=controller", "preset=smoke", ALONE)
+
+
+@pytest.fixture(scope="module")
+def agent(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An agent's folder, far from the run that it comes from, which is ``along``."""
+    done = run(smoke, *SEARCH, "run=along", "base=smoke", "controller.components=32")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path_factory.mktemp("elsewhere") / "agent"
+    shutil.copytree(smoke / "along/controller/agent", folder)
+    return folder
+
+
+def fingerprint(folder: Path) -> str:
+    return str(read_json(folder / "controller/manifest.json")["fingerprint"])
+
+
+def test_a_search_on_the_parts_of_an_agent_is_that_on_its_runs(
+    smoke: Path, agent: Path, tmp_path: Path
+) -> None:
+    again = ("run=again", f"base={agent}", "controller.components=32")
+    for stage in ("controller", "evaluate", "report"):
+        done = run(tmp_path, f"stage={stage}", "preset=smoke", ALONE, *again)
+        assert done.returncode == 0, done.stderr
+    assert fingerprint(tmp_path / "again") == fingerprint(smoke / "along")
+    page = (tmp_path / "again/report/index.html").read_text()
+    assert "begins from the V and M of a trained agent" in page
+    assert "is not finished" not in page
+
+
+def test_fewer_directions_than_an_agent_has_are_the_leading_ones(
+    smoke: Path, agent: Path, tmp_path: Path
+) -> None:
+    for data, base in ((smoke, "smoke"), (tmp_path, str(agent))):
+        done = run(data, *SEARCH, "controller.components=16", "run=few", f"base={base}")
+        assert done.returncode == 0, done.stderr
+    assert fingerprint(tmp_path / "few") == fingerprint(smoke / "few")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("controller.components=48",), "has 32 directions"),
+        (("controller.components=32", "controller.features=z"), "this C sees 32"),
+    ],
+)
+def test_directions_that_an_agent_does_not_have_are_refused(
+    agent: Path, tmp_path: Path, overrides: tuple[str, ...], said: str
+) -> None:
+    line = error_line(run(tmp_path, *SEARCH, "run=other", f"base={agent}", *overrides))
+    assert said in line
+    assert "controller.components=null" in line
+
+
+def test_an_agent_that_is_no_runs_own_is_judged(agent: Path, tmp_path: Path) -> None:
+    judge = ("stage=evaluate", "preset=smoke", "run=judged", "evaluate.video=false", ALONE)
+    done = run(tmp_path, *judge, f"base={agent}")
+    assert done.returncode == 0, done.stderr
+    assert "agent" in read_json(tmp_path / "judged/evaluate/scores.json")
+
+
+def test_a_c_that_sees_no_hidden_state_learns_in_dreams_and_is_judged_there(smoke: Path) -> None:
+    dreamt = ("controller.features=z", "controller.world=dream", "controller.latent=sampled")
+    for stage in ("controller", "evaluate"):
+        done = run(smoke, f"stage={stage}", "preset=smoke", "run=z", "base=smoke", ALONE, *dreamt)
+        assert done.returncode == 0, done.stderr
+    assert IN_ITS_DREAM in read_json(smoke / "z/evaluate/scores.json")
+
+
+def test_a_trained_agent_from_elsewhere_is_evaluated(smoke: Path, tmp_path: Path) -> None:
+    shutil.copytree(smoke / "smoke/controller/agent", tmp_path / "agent")
+    done = run(
+        tmp_path,
+        "stage=evaluate",
+        "preset=smoke",
+        f"model={tmp_path / 'agent'}",
+        "evaluate.first_seed=0",
+        "evaluate.video=false",
+    )
+    assert done.returncode == 0, done.stderr
+    theirs = json.loads((smoke / "smoke/evaluate/scores.json").read_text())
+    ours = json.loads((tmp_path / "smoke/evaluate/scores.json").read_text())
+    assert ours == theirs
+
+
+def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Path) -> None:
+    model = smoke / "smoke/controller/agent"
+    drive = (
+        "stage=rollouts",
+        "preset=smoke",
+        "rollouts.policy=controller",
+        f"model={model}",
+        ALONE,
+    )
+    actions = []
+    for noise in (0.0, 0.3):
+        done = run(tmp_path, *drive, f"rollouts.noise={noise}", f"run=noise-{noise}")
+        assert done.returncode == 0, done.stderr
+        episodes = EpisodeSet.open([tmp_path / f"noise-{noise}/rollouts"])
+        actions.append(np.concatenate([episodes.episode(i).actions for i in range(8)]))
+    plain, noisy = actions
+    assert (noisy - plain).std() > 0.05
+    assert noisy.min() >= -1
+    assert noisy.max() <= 1
+
+
+def test_noise_is_on_the_parameters_and_another_for_each_episode(smoke: Path) -> None:
+    folder = smoke / "smoke/controller/agent"
+    agent = load_agent(folder)
+    world = RealWorld(no_lanes, Perception(agent.vision, agent.memory))
+    seeds = tuple(range(4000))
+    blind = torch.zeros(len(seeds), world.feature_size)  # leaves the biases alone
+    policy = NoisyAgent(folder, 0.3).policy(world, seeds)
+    steering = policy.act(blind)[:, 0]
+    torch.testing.assert_close(policy.act(blind)[:, 0], steering)
+    added = torch.atanh(steering) - agent.parameters[-3].item()
+    assert added.std().item() == pytest.approx(0.3, rel=0.05)
+    assert added.mean().item() == pytest.approx(0.0, abs=0.02)
+    one = NoisyAgent(folder, 0.3).policy(world, seeds[7:8]).act(blind[:1])[:, 0]
+    torch.testing.assert_close(one, steering[7:8])
+
+
+def no_lanes(lanes: int) -> Any:
+    raise AssertionError("nothing is played here")
+
+
+def test_a_controller_of_another_world_is_refused(agent: Path, tmp_path: Path) -> None:
+    whole = load_agent(agent)
+    smaller = dataclasses.replace(whole, parameters=whole.parameters[:-3])
+    save_agent(tmp_path / "smaller", smaller, load_first_latents(agent / "rnn.safetensors"))
+    line = error_line(
+        run(tmp_path, "stage=evaluate", "preset=smoke", f"model={tmp_path / 'smaller'}")
+    )
+    assert "parameters" in line
