@@ -110,8 +110,8 @@ def _evolve(context: Context, folder: StageFolder) -> None:
         vision = vision.to(torch.bfloat16)
         if config.world is WorldKind.dream:
             memory = memory.to(torch.bfloat16)
-    first = load_first_latents(evolution.models.memory)
-    save_agent(evolution.agent, Agent(vision, memory, parameters, evolution.wiring), first)
+    agent = Agent(vision, memory, parameters, evolution.wiring)
+    save_agent(evolution.agent, agent, evolution.first)
     folder.finish(
         fingerprint_arrays({"controller": parameters}),
         {"steps/s": evolution.throughput},
@@ -162,6 +162,7 @@ class _Evolution:
         self.models = context.models()
         self.vision = load_vision(self.models.vision)
         self.memory = load_memory(self.models.memory)
+        self.first = load_first_latents(self.models.memory)
         if self.config.world is WorldKind.dream:
             _check_dreams(self.memory, self.wiring)
         self.directions = self._directions(
