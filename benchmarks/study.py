@@ -131,12 +131,10 @@ def carracing() -> Study:
 def takecover() -> Study:
     """Searches of 6 M steps; one seed where not the temperature is asked about.
 
-    Parts and memories are at a temperature at which so short a search gets somewhere. Memories
-    learn for a fifth of the run's epochs, that of the first row as well.
+    Parts and memories are at a temperature at which so short a search gets somewhere.
     """
     one, mild = (1,), ("controller.temperature=1.0",)
     more = ("controller.budget=20_000_000", "controller.select_episodes=256")
-    short = (*mild, "rnn.epochs=4")
     means = ("rnn.latent=mean", "controller.latent=mean")
     return Study(
         "takecover",
@@ -150,18 +148,15 @@ def takecover() -> Study:
             ),
             Row("longer", "tau-0.5", "temperature 0.5", ("controller.temperature=0.5", *more)),
             Row("longer", "tau-1.0", "temperature 1.0", (*mild, *more), one),
-            Row("memories", "run", "as the run's", short, one),
-            Row("memories", "deaths", "deaths as other steps", (*short, "rnn.death_weight=1"), one),
-            Row("memories", "means", "means of latents", (*short, *means), one),
+            Row("memories", "run", "as the run's", mild, one),
+            Row("memories", "short", "a fifth of the epochs", (*mild, "rnn.epochs=4"), one),
+            Row("memories", "deaths", "deaths as other steps", (*mild, "rnn.death_weight=1"), one),
+            Row("memories", "means", "means of latents", (*mild, *means), one),
             Row(
-                "memories",
-                "shared",
-                "one mixture for all",
-                (*short, "rnn.shared_mixture=true"),
-                one,
+                "memories", "shared", "one mixture for all", (*mild, "rnn.shared_mixture=true"), one
             ),
-            Row("memories", "reward", "fitness foretold", (*short, "rnn.reward_weight=0.1"), one),
-            Row("memories", "restart", "no restart input", (*short, "rnn.restart=false"), one),
+            Row("memories", "reward", "fitness foretold", (*mild, "rnn.reward_weight=0.1"), one),
+            Row("memories", "restart", "no restart input", (*mild, "rnn.restart=false"), one),
             Row("parts", "z", "C sees z", (*mild, "controller.features=z"), one),
             Row("parts", "zh", "C sees z and h", (*mild, "controller.features=zh"), one),
             Row("parts", "few", "along 48 components", (*mild, "controller.components=48"), one),

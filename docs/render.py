@@ -3,7 +3,8 @@
     python docs/render.py data/quick            # take over the results of a run
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json,
-                                                # takecover_engines.json, study-carracing.json, ...
+                                                # takecover_engines.json, study-carracing.json,
+                                                # rounds/rounds.json, ...
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;
                                                 # the same for data/takecover
     python docs/render.py                       # render the pages again
@@ -126,6 +127,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "quick_stages": (tables.stages, "quick"),
     "doom_scores": (tables.scores, "takecover"),
     "doom_fresh": (tables.scores, "takecover-fresh"),
+    "doom_rounds": (tables.rounds, "rounds"),
     "doom_stages": (tables.stages, "takecover"),
     "doom_maker": (tables.maker, "takecover"),
     "engines": (tables.engines, "takecover_engines"),

@@ -73,6 +73,12 @@ def scores(run: dict[str, Any]) -> str:
     return _table(HEADER, score_rows(judged, PAPER_ROWS.get(env, [])))
 
 
+def rounds(record: dict[str, Any]) -> str:
+    """The agents of the rounds of ``stage=iterate``."""
+    judged = [Score.from_record(name, one) for name, one in record["scores"].items()]
+    return _table(HEADER, score_rows(judged, []))
+
+
 def likelihood(run: dict[str, Any]) -> str:
     """A run's M beside its baselines."""
     nll = run["stages"]["rnn"]["summary"]["validation_nll"]

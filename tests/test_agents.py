@@ -72,6 +72,12 @@ def test_directions_that_an_agent_does_not_have_are_refused(
     assert "controller.components=null" in line
 
 
+def test_directions_are_missing_where_a_c_was_found_without(smoke: Path, tmp_path: Path) -> None:
+    base = f"base={smoke / 'smoke/controller/agent'}"
+    line = error_line(run(tmp_path, *SEARCH, "run=other", base, "controller.components=16"))
+    assert "directions.safetensors is missing" in line
+
+
 def test_an_agent_that_is_no_runs_own_is_judged(agent: Path, tmp_path: Path) -> None:
     judge = ("stage=evaluate", "preset=smoke", "run=judged", "evaluate.video=false", ALONE)
     done = run(tmp_path, *judge, f"base={agent}")

@@ -160,6 +160,10 @@ def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_pa
     again = run(tmp_path, "stage=iterate", *few)
     assert again.returncode == 0, again.stderr
     assert second["vae"] == manifest(tmp_path, "vae", "rounds/round-2")
+    scores = json.loads((tmp_path / "rounds/rounds.json").read_text())["scores"]
+    for number in (1, 2):
+        path = tmp_path / f"rounds/round-{number}/evaluate/scores.json"
+        assert scores[f"agent of round-{number}"] == json.loads(path.read_text())["agent"]
 
 
 def test_a_scout_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(

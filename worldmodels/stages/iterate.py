@@ -2,16 +2,17 @@
 
 Round one is the ordinary chain, or the scout of a configuration that has one. Each later round
 collects with the controller of the round before, with noise on its parameters, and trains on the
-episodes of all rounds; V, M and C go on from the weights of the round before.
+episodes of all rounds; V, M and C go on from the weights of the round before. What the agents of the
+rounds are worth is in ``rounds.json``.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from worldmodels.artifacts import Run, read_json
+from worldmodels.artifacts import Run, provenance, read_json, write_json
 from worldmodels.config import ActionSource, changed
-from worldmodels.reporting.scores import PAPER_ROWS, Score, score_table
+from worldmodels.reporting.scores import IN_ITS_DREAM, PAPER_ROWS, Score, score_table
 from worldmodels.stages import controller, evaluate, report, rnn, rollouts, vae
 from worldmodels.stages.context import Context
 from worldmodels.tracking import console, say
@@ -38,9 +39,14 @@ def run(context: Context) -> None:
 
 
 def _compare(context: Context, rounds: tuple[Run, ...]) -> None:
-    """Print how each round's agent scored."""
+    """Write and print how each round's agent scored, and in its dream if it learned there."""
     scores = []
     for run in rounds:
-        record = read_json(run.locate("evaluate") / "scores.json")["agent"]
-        scores.append(Score.from_record(f"agent of {run.root.name}", record))
+        records = read_json(run.locate("evaluate") / "scores.json")
+        for who in ("agent", IN_ITS_DREAM):
+            if who in records:
+                name = who.replace("agent", f"agent of {run.root.name}")
+                scores.append(Score.from_record(name, records[who]))
+    path = context.run.root / "rounds.json"
+    write_json(path, {**provenance(), "scores": {score.name: score.record() for score in scores}})
     console.print(score_table(scores, PAPER_ROWS.get(context.config.env.id, [])))
