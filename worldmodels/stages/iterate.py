@@ -2,8 +2,8 @@
 
 Round one is the ordinary chain, or the scout of a configuration that has one. Each later round
 collects with the controller of the round before, with noise on its parameters, and trains on the
-episodes of all rounds; V, M and C go on from the weights of the round before. What the agents of the
-rounds are worth is in ``rounds.json``.
+episodes of all rounds; V, M and C go on from the weights of the round before. ``rounds.json`` says
+what the agents of the rounds are worth.
 """
 
 from __future__ import annotations
