@@ -1,13 +1,14 @@
 """What each part of a run is worth: ``make study``, many hours on two cores.
 
 Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and M,
-or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M need only its agent.
-Runs that are done are passed over, so that it can be stopped and started again.
+or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M, along directions
+that its agent keeps, need only that agent. Runs that are done are passed over, so that it can be
+stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
     python benchmarks/study.py takecover parts --list   # the commands, one a line
-    python benchmarks/study.py carracing search --base pretrained/carracing
+    python benchmarks/study.py takecover temperatures --base pretrained/takecover
 """
 
 from __future__ import annotations
