@@ -201,6 +201,7 @@ def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
         "generations": search["summary"]["generations"],
         "wall_s": search["wall_s"],
         "commit": search["commit"],
+        "inputs": search["inputs"],
         "curve": learning_curve(run / "controller"),
     }
 

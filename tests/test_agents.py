@@ -78,11 +78,15 @@ def test_directions_are_missing_where_a_c_was_found_without(smoke: Path, tmp_pat
     assert "directions.safetensors is missing" in line
 
 
-def test_an_agent_that_is_no_runs_own_is_judged(agent: Path, tmp_path: Path) -> None:
-    judge = ("stage=evaluate", "preset=smoke", "run=judged", "evaluate.video=false", ALONE)
-    done = run(tmp_path, *judge, f"base={agent}")
-    assert done.returncode == 0, done.stderr
-    assert "agent" in read_json(tmp_path / "judged/evaluate/scores.json")
+def test_an_agent_that_is_no_runs_own_is_judged_as_in_its_run(
+    smoke: Path, agent: Path, tmp_path: Path
+) -> None:
+    judge = ("stage=evaluate", "preset=smoke", "evaluate.video=false", ALONE)
+    for data, words in ((smoke, ("run=along", "base=smoke")), (tmp_path, (f"base={agent}",))):
+        done = run(data, *judge, *words)
+        assert done.returncode == 0, done.stderr
+    scores = (tmp_path / "smoke/evaluate/scores.json", smoke / "along/evaluate/scores.json")
+    assert read_json(scores[0]) == read_json(scores[1])
 
 
 def test_a_c_that_sees_no_hidden_state_learns_in_dreams_and_is_judged_there(smoke: Path) -> None:

@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from worldmodels import config as schema
+from worldmodels.artifacts import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,6 +67,25 @@ def test_every_figure_on_a_page_is_the_one_that_was_measured(renderer: ModuleTyp
         assert renderer.rendered(page.read_text()) == page.read_text()
     names = set(re.findall(r"<!-- /(\w+) -->", "".join(p.read_text() for p in renderer.PAGES)))
     assert names == set(renderer.regions())
+
+
+def test_a_studys_new_runs_join_those_kept_before(
+    renderer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def study(folder: Path, *runs: tuple[str, int, int]) -> Path:
+        path = folder / "study-some.json"
+        keys = ("name", "seed", "steps")
+        rows = [{"table": "parts", **dict(zip(keys, run, strict=True))} for run in runs]
+        write_json(path, {"commit": str(len(runs)), "runs": rows})
+        return path
+
+    kept = tmp_path / "kept"
+    monkeypatch.setattr(renderer, "RESULTS", kept)
+    study(kept, ("z", 1, 10), ("z", 2, 20), ("zh", 1, 30))
+    renderer.take_study(study(tmp_path, ("z", 2, 21), ("zh", 2, 40)))
+    record = read_json(kept / "study-some.json")
+    assert [run["steps"] for run in record["runs"]] == [10, 21, 30, 40]
+    assert record["commit"] == "2"
 
 
 def test_linked_files_are_there() -> None:

@@ -1,17 +1,10 @@
-import os
-import signal
-import subprocess
-import sys
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-import psutil
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -20,10 +13,9 @@ from numpy.typing import NDArray
 from worldmodels.envs.engines import EnvSpec, make_lanes, resolve_engine
 from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.envs.gymnasium_engine import GymnasiumLanes
-from worldmodels.errors import ConfigError, WorkerError, WorldModelsError
+from worldmodels.errors import ConfigError, WorldModelsError
 
 COUNTDOWN = "picture_env:Countdown-v0"
-TESTS = Path(__file__).parent
 needs_envpool = pytest.mark.skipif(
     not envpool_has("CarRacing-v3"), reason="EnvPool is not installed"
 )
@@ -195,78 +187,6 @@ def test_infos_pass_through(countdown_lanes: GymnasiumLanes) -> None:
     assert set(infos[0]) == {"steps", "_steps", "done", "_done"}
     assert infos[1]["steps"][1:].tolist() == [2, 2]
     assert infos[1]["_steps"].tolist() == [False, True, True]
-
-
-def test_a_lane_process_that_dies_is_named() -> None:
-    zeros = np.zeros((3, 2), np.float32)
-    env = countdown(3, 3, dies_at=2)
-    workers = psutil.Process().children()
-    env.reset(seed=[9, 2, 9])
-    env.step(zeros)
-    with pytest.raises(WorkerError, match=r"lanes \[1\]"):
-        env.step(zeros)
-    env.close()
-    assert not any(lane_process(worker) for worker in workers)
-
-
-def test_a_lane_process_that_cannot_start_is_an_error() -> None:
-    with pytest.raises(WorkerError, match="died as it started"):
-        countdown(2, 2, dies_at=0)
-
-
-def lane_process(process: psutil.Process) -> bool:
-    """Whether this is a living process of a lane (Python keeps its resource tracker)."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE and not any(
-            "resource_tracker" in word for word in process.cmdline()
-        )
-    except psutil.NoSuchProcess:
-        return False
-
-
-def test_lane_processes_ignore_stop_signals_and_end_with_close() -> None:
-    before = set(psutil.Process().children())
-    env = countdown(2, 2)
-    env.reset(seed=[50, 50])
-    workers = [p for p in set(psutil.Process().children()) - before if lane_process(p)]
-    assert len(workers) == 2
-    for worker in workers:
-        worker.send_signal(signal.SIGINT)
-        worker.send_signal(signal.SIGTERM)
-    time.sleep(0.1)
-    frames, *_ = env.step(np.zeros((2, 2), np.float32))
-    assert (frames == 1).all()
-    env.close()
-    env.close()
-    assert not any(lane_process(worker) for worker in workers)
-
-
-@pytest.mark.parametrize("end", ["killed", "exit"])
-def test_lane_processes_end_with_their_parent(end: str) -> None:
-    script = f"""
-import psutil, sys, time
-from worldmodels.envs.gymnasium_engine import GymnasiumLanes
-if __name__ == "__main__":
-    env = GymnasiumLanes("{COUNTDOWN}", 2, 2, 100, {{}})
-    env.reset(seed=[9, 9])
-    print(*(p.pid for p in psutil.Process().children()), flush=True)
-    sys.stdin.readline()
-"""
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])},
-    )
-    assert parent.stdout is not None
-    children = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
-    assert len(children) >= 2
-    if end == "killed":
-        parent.kill()
-    parent.communicate(b"\n", timeout=20)
-    _, alive = psutil.wait_procs(children, timeout=10)
-    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 
 # ------------------------------------------------------------------------------ EnvPool
