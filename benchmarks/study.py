@@ -117,7 +117,7 @@ def carracing() -> Study:
             ),
             Row("search", "all", "along all components", ("controller.components=288",), one),
             Row("search", "sixteen-components", "along 16", ("controller.components=16",), one),
-            Row("memory", "per-dimension", "a mixture for each", ("rnn.mixtures=5",), one),
+            Row("memory", "run", "as the run's", (), one),
             Row("memory", "shared", "one mixture for all", ("rnn.shared_mixture=true",), one),
             Row("memory", "gaussian", "one Gaussian", ("rnn.mixtures=1",), one),
             Row("memory", "means", "learns means of latents", ("rnn.latent=mean",), one),
@@ -180,8 +180,8 @@ def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
     run = data / study.run(row, seed)
     scores = read_json(run / "evaluate" / "scores.json")
     search = read_json(run / "controller" / "manifest.json")
-    memory = run / "rnn" / "manifest.json"
-    own_memory = memory.exists()
+    memories = (folder / "rnn" / "manifest.json" for folder in (run, data / study.base))
+    memory = next((path for path in memories if path.exists()), None)
     returns = {
         name: [round(value, 2) for value in scores[who]["returns"]]
         for name, who in (("game", "agent"), ("dream", IN_ITS_DREAM))
@@ -194,7 +194,7 @@ def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
         "seed": seed,
         "overrides": list(row.overrides),
         "returns": returns,
-        "nll": read_json(memory)["summary"]["validation_nll"]["mdn_rnn"] if own_memory else None,
+        "nll": read_json(memory)["summary"]["validation_nll"]["mdn_rnn"] if memory else None,
         "world": search["summary"]["world"],
         "selection": search["summary"]["selection_mean"],
         "steps": search["summary"]["steps"],

@@ -31,7 +31,7 @@ def _study(runs: list[dict[str, Any]]) -> str:
     rows = []
     published = any(run["table"] == "temperatures" for run in runs)
     dreamt = any(run["world"] == "dream" for run in runs)
-    likely = any(run["nll"] is not None for run in runs)
+    likely = len({run["nll"] for run in runs}) > 1
     for name in dict.fromkeys(run["name"] for run in runs):
         same = [run for run in runs if run["name"] == name]
         games = [np.array(run["returns"]["game"]) for run in same]
