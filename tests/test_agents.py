@@ -11,7 +11,7 @@ import pytest
 import torch
 from command import ALONE, error_line, run
 
-from worldmodels.agent import load_agent, load_first_latents, save_agent
+from worldmodels.agent import load_agent, load_first_latents, load_vision, save_agent
 from worldmodels.artifacts import read_json
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.reporting.scores import IN_ITS_DREAM
@@ -55,6 +55,43 @@ def test_fewer_directions_than_an_agent_has_are_the_leading_ones(
         done = run(data, *SEARCH, "controller.components=16", "run=few", f"base={base}")
         assert done.returncode == 0, done.stderr
     assert fingerprint(tmp_path / "few") == fingerprint(smoke / "few")
+
+
+def test_an_agent_drives_and_gives_its_v_where_a_run_begins_from_it(
+    agent: Path, tmp_path: Path
+) -> None:
+    own = ("rollouts.policy=controller", "vae.epochs=0", "controller.components=40")
+    done = run(tmp_path, "stage=all", "preset=smoke", ALONE, f"base={agent}", *own)
+    assert done.returncode == 0, done.stderr
+    made = {s: read_json(tmp_path / f"smoke/{s}/manifest.json") for s in ("rollouts", "vae", "rnn")}
+    assert set(made["rollouts"]["inputs"]) == {"model"}
+    assert set(made["vae"]["inputs"]) == {"rollouts", "previous vae"}
+    assert made["rnn"]["inputs"]["vae"] == made["vae"]["fingerprint"]
+    theirs, ours = load_agent(agent).vision, load_vision(tmp_path / "smoke/vae/vae.safetensors")
+    assert ours.folded
+    for name, tensor in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], tensor, rtol=0, atol=0)
+    assert "is not finished" not in (tmp_path / "smoke/report/index.html").read_text()
+
+
+def test_a_v_of_another_size_cannot_go_on_from_an_agents(agent: Path, tmp_path: Path) -> None:
+    base = ("preset=smoke", f"base={agent}", "vae.latent_size=16", ALONE)
+    assert run(tmp_path, "stage=rollouts", *base).returncode == 0
+    line = error_line(run(tmp_path, "stage=vae", *base))
+    assert f"{agent}/vae.safetensors" in line
+    assert "vae.*" in line
+
+
+def test_rounds_begin_from_an_agent(agent: Path, tmp_path: Path) -> None:
+    words = ("stage=iterate", "preset=smoke", "iterate.rounds=2", "vae.epochs=0", ALONE)
+    done = run(tmp_path, *words, f"base={agent}", "rollouts.policy=controller")
+    assert done.returncode == 0, done.stderr
+    first, second = (
+        load_vision(tmp_path / f"smoke/round-{number}/vae/vae.safetensors") for number in (1, 2)
+    )
+    torch.testing.assert_close(second.state_dict(), first.state_dict(), rtol=0, atol=0)
+    made = read_json(tmp_path / "smoke/round-1/rollouts/manifest.json")
+    assert set(made["inputs"]) == {"model"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -57,6 +57,18 @@ class Models:
     directions: Path | None = None
 
 
+class Previous(NamedTuple):
+    """Where learning goes on from.
+
+    Args:
+        path: file of the weights.
+        fingerprint: of what they are.
+    """
+
+    path: Path
+    fingerprint: str
+
+
 @dataclass(frozen=True)
 class Context:
     """One command at work.
@@ -64,7 +76,8 @@ class Context:
     Args:
         config: the whole configuration.
         run: the artifacts of this run.
-        published: the folder of an agent whose parts serve where the run has none.
+        published: the folder of an agent whose parts serve where the run has none: it drives, V
+            goes on from its V, and C is evolved on its V and M.
         earlier: the rounds before this one: their episodes are trained on as well, the last one's
             controller collects, and its V, M and C are where learning goes on from.
     """
@@ -77,8 +90,10 @@ class Context:
     @property
     def scout(self) -> Run | None:
         """The shorter run before this one, whose controller collects, whose episodes are trained on
-        as well, and whose V is where V goes on from; None where the configuration has none."""
-        return self.run.within("scout") if self.config.scout else None
+        as well, and whose V is where V goes on from; None where the configuration has none, or a
+        trained agent takes its place."""
+        wanted = self.config.scout and self.published is None
+        return self.run.within("scout") if wanted else None
 
     @property
     def collectors(self) -> tuple[Run, ...]:
@@ -252,34 +267,38 @@ class Context:
         return EpisodeSet.open(self.rollout_folders(), policy)
 
     def initial_fingerprint(self, stage: str) -> dict[str, str]:
-        """What learning goes on from: the same part of a run before, if there is one."""
-        before = self._before(stage)
-        return {} if before is None else {f"previous {stage}": before.fingerprint(stage)}
+        """What learning goes on from: the same part of a run before, or of an agent, if any."""
+        before = self.previous(stage)
+        return {} if before is None else {f"previous {stage}": before.fingerprint}
 
     def warm_start(self, stage: str, module: torch.nn.Module) -> None:
-        """Give `module` the weights it had in the run before, if there is one.
+        """Give `module` the weights that it is to go on from, if there are any.
 
         Raises:
             ConfigError: those are of other sizes.
         """
-        before = self._before(stage)
+        before = self.previous(stage)
         if before is None:
             return
-        path = before.locate(stage) / f"{stage}.safetensors"
         try:
-            module.load_state_dict(weights.load(path)["module"])
+            module.load_state_dict(weights.load(before.path)["module"])
         except RuntimeError as error:
             raise ConfigError(
-                f"{stage} goes on from {path}, which has other sizes than {stage}.* asks for:"
-                " give both the same"
+                f"{stage} goes on from {before.path}, which has other sizes than {stage}.* asks"
+                " for: give both the same"
             ) from error
 
-    def _before(self, stage: str) -> Run | None:
-        """Where a part goes on from. A scout gives its V only: its M and C are quickly learned
-        anew, and may be of other kinds."""
-        if self.earlier:
-            return self.earlier[-1]
-        return self.scout if stage == "vae" else None
+    def previous(self, stage: str) -> Previous | None:
+        """Where a part goes on from. A scout, or an agent, gives its V only: M and C are quickly
+        learned anew, and may be of other kinds."""
+        before = self.earlier[-1] if self.earlier else self.scout if stage == "vae" else None
+        if before is not None:
+            path = before.locate(stage) / f"{stage}.safetensors"
+            return Previous(path, before.fingerprint(stage))
+        if self.published is not None and stage == "vae":
+            path = self.published / "vae.safetensors"
+            return Previous(path, fingerprint_file(path))
+        return None
 
     def models(self) -> Models:
         """V and M: this run's own, or those of the agent that it begins from."""

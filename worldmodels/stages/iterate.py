@@ -1,9 +1,9 @@
 """Stage ``iterate``: collect with what was learned, learn again (paper, section 5).
 
-Round one is the ordinary chain, or the scout of a configuration that has one. Each later round
-collects with the controller of the round before, with noise on its parameters, and trains on the
-episodes of all rounds; V, M and C go on from the weights of the round before. ``rounds.json`` says
-what the agents of the rounds are worth.
+Round one is the ordinary chain, or the scout of a configuration that has one, unless a trained
+agent takes its place. Each later round collects with the controller of the round before, with noise
+on its parameters, and trains on the episodes of all rounds; V, M and C go on from the weights of
+the round before. ``rounds.json`` says what the agents of the rounds are worth.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def run(context: Context) -> None:
     earlier: tuple[Run, ...] = ()
     config = context.config
     for number in range(1, config.iterate.rounds + 1):
-        rounds = changed(config, {} if earlier else config.scout)
+        scouting = not earlier and context.published is None
+        rounds = changed(config, config.scout if scouting else {})
         rounds.scout = {}
         if earlier:
             rounds.rollouts = replace(
@@ -31,7 +32,7 @@ def run(context: Context) -> None:
             )
         this = Run(context.run.root / f"round-{number}", None)
         say(f"iterate: round {number} of {config.iterate.rounds} ({this.root})")
-        stage = Context(rounds, this, earlier=earlier)
+        stage = Context(rounds, this, None if earlier else context.published, earlier)
         for part in (rollouts, vae, rnn, controller, evaluate, report):
             part.run(stage)
         earlier = (*earlier, this)

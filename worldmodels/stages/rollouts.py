@@ -104,7 +104,7 @@ def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
 
 
 def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
-    """The trained agent that collects: of the run before, or of ``model=``."""
+    """The trained agent that collects: of the run before, of ``model=``, or of ``base=``."""
     scout = context.scout
     if scout is not None and not scout.has("controller"):
         raise ArtifactError(
@@ -118,9 +118,12 @@ def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
             )
         last = context.collectors[-1]
         return last.locate("controller") / "agent", {"controller": last.fingerprint("controller")}
-    if context.config.model is None:
+    if context.config.model is not None:
+        folder = Path(context.config.model)
+    elif context.published is not None:
+        folder = context.published
+    else:
         raise ConfigError("rollouts.policy=controller needs model=<folder of a trained agent>")
-    folder = Path(context.config.model)
     return folder, {"model": context.agent_fingerprint(folder)}
 
 

@@ -19,7 +19,9 @@ def run(context: Context) -> None:
     """Collect, see, predict and drive, as far as the configuration's ``scout`` says."""
     scout = context.scout
     if scout is None:
-        raise ConfigError("scout={}: this configuration has no scout; preset=laptop has one")
+        raise ConfigError(
+            "no scout: preset=laptop has one, unless base= is the folder of an agent, which drives"
+        )
     config = changed(context.config, context.config.scout)
     config.scout = {}
     shorter = Context(config, scout)

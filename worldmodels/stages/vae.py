@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from worldmodels.agent import save_vision
+from worldmodels.agent import load_vision, save_vision
 from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.models.vae import ConvVAE
 from worldmodels.reporting.pictures import save_reconstructions
@@ -29,7 +29,9 @@ def _train(context: Context, folder: StageFolder) -> None:
     episodes = context.episodes()
     split = episodes.split(config.validation_fraction, context.config.seed)
     torch.manual_seed(context.config.seed)
-    model = ConvVAE(config.latent_size, config.kl_tolerance)
+    before = context.previous("vae")
+    folded = before is not None and load_vision(before.path).folded
+    model = ConvVAE(config.latent_size, config.kl_tolerance, folded)
     context.warm_start("vae", model)
     task = VisionTask(model, episodes, split, config.batch_size, context.config.seed, fabric)
     options = FitOptions(
