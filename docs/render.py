@@ -152,7 +152,8 @@ def main() -> None:
         elif path.name.startswith("study-"):
             take_study(path)
         else:
-            shutil.copyfile(path, RESULTS / path.name)
+            name = f"{path.parent.name}.json" if path.name == "rounds.json" else path.name
+            shutil.copyfile(path, RESULTS / name)
     render()
 
 

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import time
@@ -155,12 +154,17 @@ def provenance() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The architecture, and where Linux tells it the model."""
-    found = None
+    """The architecture, and the kind of processor where Linux tells it.
+
+    Virtual machines often hide the name, but not the family and model, on which rounding depends.
+    """
+    told: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text()
-        found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
-    return f"{platform.machine()}, {found[1]}" if found else platform.machine()
+        for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
+            key, _, value = line.partition(":")
+            told[key.strip()] = value.strip()
+    family = [f"{key} {told[key]}" for key in ("cpu family", "model") if key in told]
+    return ", ".join(filter(None, [platform.machine(), told.get("model name"), *family]))
 
 
 @dataclass
