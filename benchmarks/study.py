@@ -2,8 +2,9 @@
 
 Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and M,
 or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M, along directions
-that its agent keeps, need only that agent. Runs that are done are passed over, so that it can be
-stopped and started again.
+that its agent keeps, need only that agent; ``carracing memory`` begins from the published one,
+which drives and whose V serves, and needs no run. Runs that are done are passed over, so that it
+can be stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
@@ -39,6 +40,8 @@ class Row:
         what: the row's first cell.
         overrides: what differs from the base run.
         seeds: of its runs.
+        agent: folder of one that drives, and on whose V the row has an M of its own; None for a row
+            on what the study's base has.
     """
 
     table: str
@@ -46,10 +49,13 @@ class Row:
     what: str
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = SEEDS
+    agent: str | None = None
 
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages that differ from the base's, and the judge."""
+        if self.agent is not None:
+            return ("rollouts", "vae", "rnn", "controller", "evaluate")
         own_memory = any(word.startswith("rnn.") for word in self.overrides)
         return (*(("rnn",) if own_memory else ()), "controller", "evaluate")
 
@@ -76,8 +82,9 @@ class Study:
         """One stage of a run."""
         return [
             *("python", "-m", "worldmodels", f"stage={stage}", "preset=laptop"),
-            *(f"base={self.base}", f"run={self.run(row, seed)}", f"seed={seed}"),
+            *(f"base={row.agent or self.base}", f"run={self.run(row, seed)}", f"seed={seed}"),
             *("rnn.baselines=false", "evaluate.video=false", *self.overrides, *row.overrides),
+            *(("vae.epochs=0",) if row.agent else ()),
         ]
 
 
@@ -87,7 +94,6 @@ def carracing() -> Study:
     world = ("controller.world=dream", "controller.budget=20_000_000")
     dream = (*world, "controller.latent=sampled")
     means = (*world, "rnn.latent=mean", "controller.temperature=1.0")
-    long, short = ("rnn.sequence_length=400", "rnn.batch_size=4"), ("rnn.sequence_length=25",)
     hidden = (z, "controller.hidden_units=40")
     return Study(
         "laptop",
@@ -117,15 +123,22 @@ def carracing() -> Study:
             ),
             Row("search", "all", "along all components", ("controller.components=288",), one),
             Row("search", "sixteen-components", "along 16", ("controller.components=16",), one),
-            Row("memory", "run", "as the run's", (), one),
-            Row("memory", "shared", "one mixture for all", ("rnn.shared_mixture=true",), one),
-            Row("memory", "gaussian", "one Gaussian", ("rnn.mixtures=1",), one),
-            Row("memory", "means", "learns means of latents", ("rnn.latent=mean",), one),
-            Row("memory", "short", "windows of 25 steps", (*short, "rnn.batch_size=64"), one),
-            Row("memory", "long", "windows of 400 steps", long, one),
-            Row("memory", "sampled", "C sees draws", ("controller.latent=sampled",), one),
-            Row("memory", "after", "C sees the next state", ("controller.hidden=after",), one),
+            *(Row("memory", *row, one, "pretrained/carracing") for row in _memories()),
         ),
+    )
+
+
+def _memories() -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """Name, first cell and overrides of the kinds of M, and of what C sees of it."""
+    return (
+        ("run", "as the run's", ()),
+        ("shared", "one mixture for all", ("rnn.shared_mixture=true",)),
+        ("means", "learns means of latents", ("rnn.latent=mean",)),
+        ("short", "windows of 25 steps", ("rnn.sequence_length=25", "rnn.batch_size=64")),
+        ("gaussian", "one Gaussian", ("rnn.mixtures=1",)),
+        ("long", "windows of 400 steps", ("rnn.sequence_length=400", "rnn.batch_size=4")),
+        ("sampled", "C sees draws", ("controller.latent=sampled",)),
+        ("after", "C sees the next state", ("controller.hidden=after",)),
     )
 
 
