@@ -2,9 +2,9 @@
 
 Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and M,
 or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M, along directions
-that its agent keeps, need only that agent; ``carracing memory`` begins from the published one,
-which drives and whose V serves, and needs no run. Runs that are done are passed over, so that it
-can be stopped and started again.
+that its agent keeps, need only that agent. CarRacing's tables ``memory`` and ``search`` need no
+run: they begin from the published agent, which drives and whose V serves. Runs that are done are
+passed over, so that it can be stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
@@ -28,6 +28,7 @@ from worldmodels.reporting.scores import IN_ITS_DREAM
 from worldmodels.tracking import say
 
 SEEDS = (1, 2, 3)
+AGENT = "pretrained/carracing"
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Row:
         what: the row's first cell.
         overrides: what differs from the base run.
         seeds: of its runs.
-        agent: folder of one that drives, and on whose V the row has an M of its own; None for a row
-            on what the study's base has.
+        base: what it is a variant of: a run, or an agent's folder, whose V serves and who drives
+            for an M of the row's own; None for the study's base.
     """
 
     table: str
@@ -49,12 +50,12 @@ class Row:
     what: str
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = SEEDS
-    agent: str | None = None
+    base: str | None = None
 
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages that differ from the base's, and the judge."""
-        if self.agent is not None:
+        if self.base == AGENT:
             return ("rollouts", "vae", "rnn", "controller", "evaluate")
         own_memory = any(word.startswith("rnn.") for word in self.overrides)
         return (*(("rnn",) if own_memory else ()), "controller", "evaluate")
@@ -82,9 +83,10 @@ class Study:
         """One stage of a run."""
         return [
             *("python", "-m", "worldmodels", f"stage={stage}", "preset=laptop"),
-            *(f"base={row.agent or self.base}", f"run={self.run(row, seed)}", f"seed={seed}"),
+            *(f"base={row.base or self.base}", f"run={self.run(row, seed)}", f"seed={seed}"),
             *("rnn.baselines=false", "evaluate.video=false", *self.overrides, *row.overrides),
-            *(("vae.epochs=0",) if row.agent else ()),
+            # An agent took the place of the scout, and its V serves as it is.
+            *(("~scout", "vae.epochs=0") if row.base else ()),
         ]
 
 
@@ -110,35 +112,44 @@ def carracing() -> Study:
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
             ),
             Row("dream", "means", "temperature 1.0, of means", means),
-            Row("search", "patient", "stuck lanes play on", ("controller.patience=null",), one),
-            Row("search", "sixteen", "16 episodes", ("controller.first_episodes=null",), one),
-            Row("search", "many", "128 candidates", ("controller.population=128",), one),
-            Row("search", "few", "32 candidates", ("controller.population=32",), one),
-            Row("search", "own", "CMA-ES's own step sizes", ("controller.final_sigma=null",), one),
-            Row("search", "narrow", "a third of the first step", ("controller.sigma=0.03",), one),
-            Row("search", "wide", "three times the first step", ("controller.sigma=0.3",), one),
-            Row("search", "full", "a full covariance", ("controller.diagonal=false",), one),
-            Row(
-                "search", "raw", "along features as they are", ("controller.components=null",), one
-            ),
-            Row("search", "all", "along all components", ("controller.components=288",), one),
-            Row("search", "sixteen-components", "along 16", ("controller.components=16",), one),
-            *(Row("memory", *row, one, "pretrained/carracing") for row in _memories()),
+            Row("memory", "run", "as the run's", (), one, AGENT),
+            *(Row("memory", *row, one, "study/memory/run-1") for row in _memories()),
+            *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
         ),
     )
 
 
-def _memories() -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """Name, first cell and overrides of the kinds of M, and of what C sees of it."""
+Variant = tuple[str, str, tuple[str, ...]]
+"""A row's name, first cell and overrides."""
+
+
+def _memories() -> tuple[Variant, ...]:
+    """Kinds of M, and of what C sees of it."""
     return (
-        ("run", "as the run's", ()),
         ("shared", "one mixture for all", ("rnn.shared_mixture=true",)),
         ("means", "learns means of latents", ("rnn.latent=mean",)),
         ("short", "windows of 25 steps", ("rnn.sequence_length=25", "rnn.batch_size=64")),
+        ("sampled", "C sees draws", ("controller.latent=sampled",)),
         ("gaussian", "one Gaussian", ("rnn.mixtures=1",)),
         ("long", "windows of 400 steps", ("rnn.sequence_length=400", "rnn.batch_size=4")),
-        ("sampled", "C sees draws", ("controller.latent=sampled",)),
         ("after", "C sees the next state", ("controller.hidden=after",)),
+    )
+
+
+def _searches() -> tuple[Variant, ...]:
+    """Ways to find C."""
+    return (
+        ("patient", "stuck lanes play on", ("controller.patience=null",)),
+        ("sixteen", "16 episodes", ("controller.first_episodes=null",)),
+        ("many", "128 candidates", ("controller.population=128",)),
+        ("few", "32 candidates", ("controller.population=32",)),
+        ("own", "CMA-ES's own step sizes", ("controller.final_sigma=null",)),
+        ("narrow", "a third of the first step", ("controller.sigma=0.03",)),
+        ("wide", "three times the first step", ("controller.sigma=0.3",)),
+        ("full", "a full covariance", ("controller.diagonal=false",)),
+        ("raw", "along features as they are", ("controller.components=null",)),
+        ("all", "along all components", ("controller.components=288",)),
+        ("sixteen-components", "along 16", ("controller.components=16",)),
     )
 
 
@@ -193,7 +204,8 @@ def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
     run = data / study.run(row, seed)
     scores = read_json(run / "evaluate" / "scores.json")
     search = read_json(run / "controller" / "manifest.json")
-    memories = (folder / "rnn" / "manifest.json" for folder in (run, data / study.base))
+    bases = (run, data / (row.base or study.base))
+    memories = (folder / "rnn" / "manifest.json" for folder in bases)
     memory = next((path for path in memories if path.exists()), None)
     returns = {
         name: [round(value, 2) for value in scores[who]["returns"]]
