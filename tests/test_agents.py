@@ -14,10 +14,12 @@ from command import ALONE, error_line, run
 from worldmodels.agent import load_agent, load_first_latents, load_vision, save_agent
 from worldmodels.artifacts import read_json
 from worldmodels.data.episodes import EpisodeSet
+from worldmodels.envs.controls import Controls
 from worldmodels.reporting.scores import IN_ITS_DREAM
 from worldmodels.worlds.collect import NoisyAgent
 from worldmodels.worlds.real import Perception, RealWorld
 
+CONTROLS = Controls((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 SEARCH = ("stage=controller", "preset=smoke", ALONE)
 
 
@@ -177,14 +179,41 @@ def test_noise_is_on_the_parameters_and_another_for_each_episode(smoke: Path) ->
     world = RealWorld(no_lanes, Perception(agent.vision, agent.memory))
     seeds = tuple(range(4000))
     blind = torch.zeros(len(seeds), world.feature_size)  # leaves the biases alone
-    policy = NoisyAgent(folder, 0.3).policy(world, seeds)
+    policy = NoisyAgent(folder, 0.3, 0.0, CONTROLS).policy(world, seeds)
     steering = policy.act(blind)[:, 0]
     torch.testing.assert_close(policy.act(blind)[:, 0], steering)
     added = torch.atanh(steering) - agent.parameters[-3].item()
     assert added.std().item() == pytest.approx(0.3, rel=0.05)
     assert added.mean().item() == pytest.approx(0.0, abs=0.02)
-    one = NoisyAgent(folder, 0.3).policy(world, seeds[7:8]).act(blind[:1])[:, 0]
+    one = NoisyAgent(folder, 0.3, 0.0, CONTROLS).policy(world, seeds[7:8]).act(blind[:1])[:, 0]
     torch.testing.assert_close(one, steering[7:8])
+
+
+def test_a_hand_slips_as_often_and_as_long_as_it_should(smoke: Path) -> None:
+    folder, epsilon, steps = smoke / "smoke/controller/agent", 0.05, 400
+    agent = load_agent(folder)
+    world = RealWorld(no_lanes, Perception(agent.vision, agent.memory))
+    seeds = tuple(range(50))
+    blind = torch.zeros(len(seeds), world.feature_size)
+    own = NoisyAgent(folder, 0.0, 0.0, CONTROLS).policy(world, seeds).act(blind)  # as long as blind
+    policy = NoisyAgent(folder, 0.0, epsilon, CONTROLS).policy(world, seeds)
+    acted = torch.stack([policy.act(blind) for _ in range(steps)])  # (steps, lanes, actions)
+    slips = (acted != own).any(dim=2)
+    # A slip of 15.5 steps in the mean, then 1 / epsilon - 1 steps before the next begins.
+    assert slips.float().mean().item() == pytest.approx(15.5 / (15.5 + 1 / epsilon - 1), abs=0.03)
+    assert (acted.abs() <= 1).all()
+    few = NoisyAgent(folder, 0.0, epsilon, CONTROLS).policy(world, seeds)
+    few.keep(np.arange(len(seeds)) >= 45)
+    torch.testing.assert_close(
+        torch.stack([few.act(blind[45:]) for _ in range(50)]), acted[:50, 45:]
+    )
+
+
+def test_a_slip_is_a_chance(smoke: Path, tmp_path: Path) -> None:
+    drive = ("stage=rollouts", "preset=smoke", "rollouts.policy=controller", ALONE)
+    model = f"model={smoke / 'smoke/controller/agent'}"
+    line = error_line(run(tmp_path, *drive, model, "rollouts.epsilon=1.5"))
+    assert "rollouts.epsilon=1.5" in line
 
 
 def no_lanes(lanes: int) -> Any:

@@ -144,6 +144,7 @@ class RolloutsConfig:
     max_steps: int = II("env.max_steps")  # shorter sees more episodes for the same cost
     policy: ActionSource = ActionSource.brownian
     noise: float = 0.0  # standard deviation added to a controller's parameters, anew an episode
+    epsilon: float = 0.0  # chance a step that a controller's hand slips, for 1 to 30 random steps
     on_corrupt: OnCorrupt = OnCorrupt.refuse
 
 

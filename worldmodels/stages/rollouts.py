@@ -23,7 +23,9 @@ def run(context: Context) -> None:
     """Collect the shards that are missing."""
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
-        config = replace(config, noise=0.0)  # of no concern to a random driver
+        config = replace(config, noise=0.0, epsilon=0.0)  # of no concern to a random driver
+    if not 0 <= config.epsilon <= 1:
+        raise ConfigError(f"rollouts.epsilon={config.epsilon}: choose a chance, 0 to 1")
     driver, recipe, inputs = _driver(context)
     growable = ("rollouts.episodes",)
     content = context.env_content(context.env_spec())
@@ -100,7 +102,7 @@ def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
     folder, inputs = _agent_folder(context)
     wiring = load_agent(folder).wiring
     world = context.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", wiring)
-    return NoisyAgent(folder, config.noise), world, inputs
+    return NoisyAgent(folder, config.noise, config.epsilon, context.controls), world, inputs
 
 
 def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
