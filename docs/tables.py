@@ -163,6 +163,17 @@ def parity(record: dict[str, Any]) -> str:
     return _table(("", "compared", "result"), rows)
 
 
+def wheel(record: dict[str, Any]) -> str:
+    """``benchmarks/wheel.py``: what a wheel held hard over is worth, in dreams and in the game."""
+    ways = list(record["rows"][0]["rewards"])
+    rows = [
+        [row["what"] if row["what"] == "the game" else f"M of `{row['what']}`"]
+        + [f"{row['rewards'][way]:.2f}" for way in ways]
+        for row in record["rows"]
+    ]
+    return _table(["reward a step", *ways], rows)
+
+
 def engines(record: dict[str, Any]) -> str:
     """``benchmarks/takecover_engines.py``: ViZDoom's game and EnvPool's."""
     rows = []

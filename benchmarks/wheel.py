@@ -1,0 +1,101 @@
+"""What M believes of a wheel held hard over, beside what the game gives for it: a minute.
+
+A car that leaves the road earns nothing. An M of a driver who always corrects himself may not know
+it: then to hold the wheel is the best that can be done in its dreams.
+
+    python benchmarks/wheel.py data/dreamt-rounds-steady/round-1 data/dreamt-rounds/round-1
+
+The episodes are those of the first run, whose frames and whose Ms must be of one V. Each is driven
+as recorded for 90 steps, and then for 60 in the game and in the dream of each M: as recorded, or
+with the wheel hard over to either side and a third of the gas. Writes ``wheel.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldmodels.agent import load_memory
+from worldmodels.artifacts import provenance, write_json
+from worldmodels.data.latents import LatentSet
+from worldmodels.envs.engines import EnvSpec, make_lanes, prepare
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.tracking import say
+
+EPISODES, DRIVEN, HELD = 64, 90, 60
+LAST = 30
+"""Steps whose rewards count: the first are still on the road."""
+WHEELS = {"as driven": None, "hard left": (-1.0, 0.3, 0.0), "hard right": (1.0, 0.3, 0.0)}
+
+
+def held(actions: Tensor, wheel: tuple[float, ...] | None) -> Tensor:
+    """`actions` (episodes, steps, 3), from step `DRIVEN` on with the wheel held."""
+    if wheel is None:
+        return actions
+    over = torch.tensor(wheel).expand(len(actions), HELD, 3)
+    return torch.cat([actions[:, :DRIVEN], over], dim=1)
+
+
+@torch.inference_mode()
+def dreamt(memory: MDNRNN, latents: Tensor, actions: Tensor) -> float:
+    """Reward a step that M expects at last, dreaming at temperature 1 from step `DRIVEN` on.
+
+    Args:
+        latents: recorded means (episodes, DRIVEN + 1, Z).
+        actions: (episodes, DRIVEN + HELD, 3).
+    """
+    torch.manual_seed(0)
+    state = memory.initial(len(latents))
+    for time in range(DRIVEN):
+        state = memory.advance(latents[:, time], actions[:, time], state)
+    now, rewards = latents[:, DRIVEN], []
+    for time in range(DRIVEN, DRIVEN + HELD):
+        state = memory.advance(now, actions[:, time], state)
+        prediction = memory.predict(state.h)
+        rewards.append(prediction.reward)
+        now = prediction.latent.sample(torch.rand_like(now), torch.randn_like(now), 1.0)
+    return float(torch.stack(rewards[-LAST:]).mean())
+
+
+def played(seeds: np.ndarray, actions: Tensor) -> float:
+    """Reward a step that the game gives at last for the same actions."""
+    spec = EnvSpec(engine="native")
+    prepare(spec)
+    with closing(make_lanes(spec, len(seeds))) as lanes:
+        lanes.reset(seed=seeds.tolist())
+        rewards = [lanes.step(actions[:, time].numpy())[1] for time in range(actions.shape[1])]
+    return float(np.stack(rewards[-LAST:]).mean())
+
+
+def main() -> None:
+    """Compare the Ms of some runs with the game."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    options = parser.parse_args()
+    recorded = LatentSet(options.runs[0] / "rnn" / "latents.h5")
+    chosen = np.flatnonzero(recorded.lengths >= DRIVEN + HELD)[:EPISODES]
+    episodes = [recorded.read(int(index), 0, DRIVEN + HELD) for index in chosen]
+    latents = torch.from_numpy(np.stack([episode.mean for episode in episodes]))
+    actions = torch.from_numpy(np.stack([episode.actions for episode in episodes]))
+    seeds = recorded.seeds[chosen]
+    ways = {name: held(actions, wheel) for name, wheel in WHEELS.items()}
+    game = {name: played(seeds, way) for name, way in ways.items()}
+    rows: list[dict[str, Any]] = [{"what": "the game", "rewards": game}]
+    for run in options.runs:
+        memory = load_memory(run / "rnn" / "rnn.safetensors")
+        rewards = {name: dreamt(memory, latents, way) for name, way in ways.items()}
+        rows.append({"what": "/".join(run.parts[-2:]), "rewards": rewards})
+    for row in rows:
+        say(f"{row['what']}: " + ", ".join(f"{k} {v:.2f}" for k, v in row["rewards"].items()))
+    write_json(options.data / "wheel.json", {**provenance(), "episodes": len(chosen), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
