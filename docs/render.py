@@ -4,7 +4,7 @@
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json,
                                                 # takecover_engines.json, study-carracing.json,
-                                                # rounds/rounds.json, ...
+                                                # rounds/rounds.json, wheel.json, ...
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;
                                                 # the same for data/takecover
     python docs/render.py                       # render the pages again
@@ -127,6 +127,9 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "quick_stages": (tables.stages, "quick"),
     "doom_scores": (tables.scores, "takecover"),
     "doom_fresh": (tables.scores, "takecover-fresh"),
+    "dream_rounds": (tables.rounds, "dreamt-rounds"),
+    "wheel": (tables.wheel, "wheel"),
+    "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
     "doom_rounds": (tables.rounds, "rounds"),
     "doom_stages": (tables.stages, "takecover"),
     "doom_maker": (tables.maker, "takecover"),
