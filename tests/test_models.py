@@ -247,7 +247,7 @@ def test_controllers_with_a_hidden_layer_act_as_torchs_own() -> None:
     assert head.size(32) == 1443  # the paper's number
     layers = [nn.Linear(32, 40), nn.Linear(40, 3)]
     parameters = torch.cat(
-        [part.detach().T.flatten() for layer in layers for part in (layer.weight, layer.bias)]
+        [part.detach().t().flatten() for layer in layers for part in (layer.weight, layer.bias)]
     )
     features = torch.randn(5, 32)
     controllers = Controllers(parameters.repeat(5, 1), 32, head)
