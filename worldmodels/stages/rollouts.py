@@ -125,7 +125,9 @@ def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
     elif context.published is not None:
         folder = context.published
     else:
-        raise ConfigError("rollouts.policy=controller needs model=<folder of a trained agent>")
+        raise ConfigError(
+            "rollouts.policy=controller needs the folder of a trained agent: model= or base="
+        )
     return folder, {"model": context.agent_fingerprint(folder)}
 
 
