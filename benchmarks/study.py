@@ -232,7 +232,7 @@ def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what is missing, and write ``study-<name>.json`` of what is done."""
+    """Run what is missing, and after each run write ``study-<name>.json`` of what is done."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("tables", nargs="*", help="tables to fill; all without")
@@ -255,15 +255,20 @@ def main() -> None:
             done = subprocess.run([sys.executable, *command[1:]], check=False)
             if done.returncode:
                 sys.exit(done.returncode)
-    if not options.list:
-        finished = [
-            result(options.data, study, row, seed)
-            for row, seed in every
-            if (options.data / study.run(row, seed) / "evaluate" / "scores.json").exists()
-        ]
-        path = options.data / f"study-{options.study}.json"
-        write_json(path, {**provenance(), "runs": finished})
-        say(f"study: {len(finished)} of {len(every)} runs in {path}")
+        if not options.list:
+            keep(options.data, options.study, study, every)
+
+
+def keep(data: Path, name: str, study: Study, every: list[tuple[Row, int]]) -> None:
+    """Write what the finished runs gave."""
+    finished = [
+        result(data, study, row, seed)
+        for row, seed in every
+        if (data / study.run(row, seed) / "evaluate" / "scores.json").exists()
+    ]
+    path = data / f"study-{name}.json"
+    write_json(path, {**provenance(), "runs": finished})
+    say(f"study: {len(finished)} of {len(every)} runs in {path}")
 
 
 if __name__ == "__main__":
