@@ -8,6 +8,7 @@ passed over, so that it can be stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
+    python benchmarks/study.py carracing search/full    # one row of it
     python benchmarks/study.py takecover parts --list   # the commands, one a line
     python benchmarks/study.py takecover temperatures --base pretrained/takecover
 """
@@ -235,7 +236,7 @@ def main() -> None:
     """Run what is missing, and after each run write ``study-<name>.json`` of what is done."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("tables", nargs="*", help="tables to fill; all without")
+    parser.add_argument("tables", nargs="*", help="tables or table/row to fill; all without")
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--base", help="an agent's folder, instead of the run that made it")
     parser.add_argument("--list", action="store_true", help="print the commands instead")
@@ -244,8 +245,11 @@ def main() -> None:
     study = replace(study, base=options.base or study.base)
     # A table has all its rows, of one seed, before the next seed begins.
     every = [(row, seed) for seed in SEEDS for row in study.rows if seed in row.seeds]
+    known = {name for row in study.rows for name in (row.table, f"{row.table}/{row.name}")}
+    if unknown := sorted(set(options.tables) - known):
+        parser.error(f"{unknown[0]}: the study {options.study} has {', '.join(sorted(known))}")
     for row, seed in every:
-        if options.tables and row.table not in options.tables:
+        if options.tables and not {row.table, f"{row.table}/{row.name}"} & set(options.tables):
             continue
         for stage in row.stages:
             command = [*study.command(row, stage, seed), f"data={options.data}"]

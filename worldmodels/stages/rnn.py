@@ -45,11 +45,11 @@ def _learn(context: Context, folder: StageFolder, inputs: dict[str, str]) -> Non
     save_memory(folder.path / "rnn.safetensors", model, latents.first_latents())
     folder.finish(
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
-        {"transitions/s": result.throughput},
+        result.rates,
         {"validation_nll": table, **result.validation},
     )
     rows = ", ".join(f"{name} {nll:.4f}" for name, nll in table.items())
-    say(f"rnn: validation nats per dimension: {rows} ({result.throughput:,.0f} transitions/s)")
+    say(f"rnn: validation nats per dimension: {rows} ({result.pace})")
 
 
 def _latents(context: Context, folder: StageFolder, inputs: dict[str, str]) -> LatentSet:

@@ -49,12 +49,12 @@ def _train(context: Context, folder: StageFolder) -> None:
     save_reconstructions(folder.path, model, episodes, split[1], context.device)
     folder.finish(
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
-        {"images/s": result.throughput},
+        result.rates,
         result.validation,
     )
     best = result.validation
     say(
         f"vae: validation loss {best['loss']:.2f} (reconstruction {best['reconstruction']:.2f},"
         f" KL {best['kl']:.2f} nats, {best['active_dims']:.0f} of {config.latent_size} dimensions"
-        f" active; {result.throughput:,.0f} images/s)"
+        f" active; {result.pace})"
     )

@@ -73,10 +73,21 @@ class FitOptions:
 
 @dataclass
 class FitResult:
-    """The best validation loss, its logs, and the training throughput in units a second."""
+    """The best validation loss and its logs, and the training throughput in `unit` a second."""
 
     validation: dict[str, float]
     throughput: float
+    unit: str
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The throughput by its unit; nothing where nothing was trained."""
+        return {f"{self.unit}/s": self.throughput} if self.throughput else {}
+
+    @property
+    def pace(self) -> str:
+        """The throughput in words."""
+        return f"{self.throughput:,.0f} {self.unit}/s" if self.throughput else "no training"
 
 
 def fit(
@@ -124,7 +135,7 @@ class _Loop:
             self._validate()
         best = weights.load(self.folder / "best.safetensors")
         self.task.module.load_state_dict(best["module"])
-        return FitResult(self.best, self.trained / max(self.seconds, 1e-9))
+        return FitResult(self.best, self.trained / max(self.seconds, 1e-9), self.task.unit)
 
     def _epoch(self, progress: Progress) -> None:
         saved = counted = time.monotonic()
