@@ -2,9 +2,10 @@
 
 Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and M,
 or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M, along directions
-that its agent keeps, need only that agent. CarRacing's tables ``memory`` and ``search`` need no
-run: they begin from the published agent, which drives and whose V serves. Runs that are done are
-passed over, so that it can be stopped and started again.
+that its agent keeps, need only that agent. The tables ``memory``, ``search`` and ``memories`` need
+no run: their first row, ``memory/run`` or ``memories/run``, is made from the published agent's V,
+and the others from that row. Runs that are done are passed over, so that it can be stopped and
+started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
@@ -29,7 +30,7 @@ from worldmodels.reporting.scores import IN_ITS_DREAM
 from worldmodels.tracking import say
 
 SEEDS = (1, 2, 3)
-AGENT = "pretrained/carracing"
+AGENTS = ("pretrained/carracing", "pretrained/takecover")
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Row:
         what: the row's first cell.
         overrides: what differs from the base run.
         seeds: of its runs.
-        base: what it is a variant of: a run, or an agent's folder, whose V serves and who drives
-            for an M of the row's own; None for the study's base.
+        base: what it is a variant of, instead of the study's base: a run, or the folder of an
+            agent, whose V serves and who drives where the recipe has an agent drive.
     """
 
     table: str
@@ -56,7 +57,7 @@ class Row:
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages that differ from the base's, and the judge."""
-        if self.base == AGENT:
+        if self.base in AGENTS:
             return ("rollouts", "vae", "rnn", "controller", "evaluate")
         own_memory = any(word.startswith("rnn.") for word in self.overrides)
         return (*(("rnn",) if own_memory else ()), "controller", "evaluate")
@@ -70,11 +71,13 @@ class Study:
         base: that run, or its agent's folder.
         overrides: of every command.
         rows: of all tables, in the order of their worth.
+        kept: overrides of the rows with a base of their own, by which its V serves as it is.
     """
 
     base: str
     overrides: tuple[str, ...]
     rows: tuple[Row, ...]
+    kept: tuple[str, ...] = ("vae.epochs=0",)
 
     def run(self, row: Row, seed: int) -> str:
         """The name of a run."""
@@ -86,8 +89,7 @@ class Study:
             *("python", "-m", "worldmodels", f"stage={stage}", "preset=laptop"),
             *(f"base={row.base or self.base}", f"run={self.run(row, seed)}", f"seed={seed}"),
             *("rnn.baselines=false", "evaluate.video=false", *self.overrides, *row.overrides),
-            # An agent took the place of the scout, and its V serves as it is.
-            *(("~scout", "vae.epochs=0") if row.base else ()),
+            *(self.kept if row.base else ()),
         ]
 
 
@@ -113,10 +115,11 @@ def carracing() -> Study:
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
             ),
             Row("dream", "means", "temperature 1.0, of means", means),
-            Row("memory", "run", "as the run's", (), one, AGENT),
+            Row("memory", "run", "as the run's", (), one, AGENTS[0]),
             *(Row("memory", *row, one, "study/memory/run-1") for row in _memories()),
             *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
         ),
+        ("~scout", "vae.epochs=0"),  # the agent takes the scout's place
     )
 
 
@@ -161,7 +164,6 @@ def takecover() -> Study:
     """
     one, mild = (1,), ("controller.temperature=1.0",)
     more = ("controller.budget=20_000_000", "controller.select_episodes=256")
-    means = ("rnn.latent=mean", "controller.latent=mean")
     return Study(
         "takecover",
         ("env=takecover", "controller.budget=6_000_000", "controller.select_episodes=64"),
@@ -174,15 +176,11 @@ def takecover() -> Study:
             ),
             Row("longer", "tau-0.5", "temperature 0.5", ("controller.temperature=0.5", *more)),
             Row("longer", "tau-1.0", "temperature 1.0", (*mild, *more), one),
-            Row("memories", "run", "as the run's", mild, one),
-            Row("memories", "short", "a fifth of the epochs", (*mild, "rnn.epochs=4"), one),
-            Row("memories", "deaths", "deaths as other steps", (*mild, "rnn.death_weight=1"), one),
-            Row("memories", "means", "means of latents", (*mild, *means), one),
-            Row(
-                "memories", "shared", "one mixture for all", (*mild, "rnn.shared_mixture=true"), one
+            Row("memories", "run", "as the run's", mild, one, AGENTS[1]),
+            *(
+                Row("memories", name, what, (*mild, *overrides), one, "study/memories/run-1")
+                for name, what, overrides in _dreams()
             ),
-            Row("memories", "reward", "fitness foretold", (*mild, "rnn.reward_weight=0.1"), one),
-            Row("memories", "restart", "no restart input", (*mild, "rnn.restart=false"), one),
             Row("parts", "z", "C sees z", (*mild, "controller.features=z"), one),
             Row("parts", "zh", "C sees z and h", (*mild, "controller.features=zh"), one),
             Row("parts", "few", "along 48 components", (*mild, "controller.components=48"), one),
@@ -194,6 +192,18 @@ def takecover() -> Study:
                 one,
             ),
         ),
+    )
+
+
+def _dreams() -> tuple[Variant, ...]:
+    """Kinds of M to dream with."""
+    return (
+        ("short", "a fifth of the epochs", ("rnn.epochs=4",)),
+        ("deaths", "deaths as other steps", ("rnn.death_weight=1",)),
+        ("means", "means of latents", ("rnn.latent=mean", "controller.latent=mean")),
+        ("shared", "one mixture for all", ("rnn.shared_mixture=true",)),
+        ("reward", "fitness foretold", ("rnn.reward_weight=0.1",)),
+        ("restart", "no restart input", ("rnn.restart=false",)),
     )
 
 
