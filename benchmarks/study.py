@@ -2,10 +2,10 @@
 
 Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and M,
 or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M, along directions
-that its agent keeps, need only that agent. The tables ``memory``, ``search`` and ``memories`` need
-no run: their first row, ``memory/run`` or ``memories/run``, is made from the published agent's V,
-and the others from that row. Runs that are done are passed over, so that it can be stopped and
-started again.
+that its agent keeps, need only that agent. The tables ``slips``, ``memory`` and ``memories`` need
+no run: a row of theirs, or the first, is made from the published agent's V, and the others are made
+from that first row, as are those of ``slips_dream`` and ``search``. Runs that are done are passed
+over, so that it can be stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
@@ -30,6 +30,8 @@ from worldmodels.reporting.scores import IN_ITS_DREAM
 from worldmodels.tracking import say
 
 SEEDS = (1, 2, 3)
+DREAMT = ("controller.world=dream", "controller.latent=sampled", "controller.budget=10_000_000")
+"""CarRacing's searches in the dream of an M that has seen slips."""
 AGENTS = ("pretrained/carracing", "pretrained/takecover")
 
 
@@ -115,6 +117,11 @@ def carracing() -> Study:
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
             ),
             Row("dream", "means", "temperature 1.0, of means", means),
+            *(Row("slips", *row, one, AGENTS[0]) for row in _slips()),
+            *(
+                Row("slips_dream", *row, base="study/slips/epsilon-0.03-1")
+                for row in _temperatures()
+            ),
             Row("memory", "run", "as the run's", (), one, AGENTS[0]),
             *(Row("memory", *row, one, "study/memory/run-1") for row in _memories()),
             *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
@@ -125,6 +132,27 @@ def carracing() -> Study:
 
 Variant = tuple[str, str, tuple[str, ...]]
 """A row's name, first cell and overrides."""
+
+
+def _slips() -> tuple[Variant, ...]:
+    """How often the hand slips of the agent whose episodes M learns to dream from."""
+    drives = ("rollouts.noise=0.05", "rnn.epochs=15")
+    return tuple(
+        (
+            f"epsilon-{chance}",
+            what,
+            (*drives, f"rollouts.epsilon={chance}", *DREAMT, "controller.temperature=1.0"),
+        )
+        for chance, what in ((0.03, "a slip in 33"), (0.0, "no slips"), (0.1, "a slip in 10"))
+    )
+
+
+def _temperatures() -> tuple[Variant, ...]:
+    """Of the dream of the M that has seen slips."""
+    return tuple(
+        (f"tau-{t}", f"temperature {t}", (*DREAMT, f"controller.temperature={t}"))
+        for t in (0.1, 0.5, 1.0, 1.15, 1.3)
+    )
 
 
 def _memories() -> tuple[Variant, ...]:

@@ -25,14 +25,35 @@ def documented_commands() -> list[str]:
     return [command for command in commands if "--config-dir" not in command]
 
 
+def composed(overrides: list[str]) -> schema.Config:
+    schema.register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = OmegaConf.to_object(compose("config", overrides=overrides))
+    assert isinstance(config, schema.Config)
+    return config
+
+
 @pytest.mark.parametrize("command", documented_commands())
 def test_documented_commands_compose(command: str) -> None:
     words = [word for word in shlex.split(command, comments=True) if word != "--multirun"]
-    swept = [word.split(",")[0] for word in words]
-    schema.register()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = OmegaConf.to_object(compose("config", overrides=swept))
-    assert isinstance(config, schema.Config)
+    composed([word.split(",")[0] for word in words])
+
+
+@pytest.mark.parametrize("name", ["carracing", "takecover"])
+def test_the_commands_of_a_study_compose_and_begin_from_a_row_or_an_agent(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    study = importlib.import_module("study").STUDIES[name]()
+    made = set()
+    for row in study.rows:
+        seed = row.seeds[0]
+        config = composed(study.command(row, "controller", seed)[3:])
+        assert (config.run, config.seed) == (study.run(row, seed), seed)
+        folder = ROOT / str(config.base)
+        assert config.base == study.base or config.base in made or folder.is_dir()
+        made.add(config.run)
+    assert len(made) == len(study.rows)
 
 
 def test_the_documented_dream_environment_runs(monkeypatch: pytest.MonkeyPatch) -> None:
