@@ -41,6 +41,35 @@ def test_a_folded_decoder_is_the_same_function_of_fewer_numbers(dtype: torch.dty
     assert folded.folded_decoder() is folded
 
 
+def test_the_decoder_is_the_papers_four_transposed_convolutions() -> None:
+    torch.manual_seed(0)
+    model = ConvVAE(8).double()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
+    plain = nn.Sequential(
+        nn.Linear(8, 1024),
+        nn.Unflatten(1, (1024, 1, 1)),
+        *(nn.ConvTranspose2d(1024, 128, 5, stride=2), nn.ReLU()),
+        *(nn.ConvTranspose2d(128, 64, 5, stride=2), nn.ReLU()),
+        *(nn.ConvTranspose2d(64, 32, 6, stride=2), nn.ReLU()),
+        *(nn.ConvTranspose2d(32, 3, 6, stride=2), nn.Sigmoid()),
+    ).double()
+    convolutions = list(model.decoder.parameters())
+    first = model.first_map.weight.view(5, 5, 128, 1024).permute(3, 2, 0, 1)
+    weights = [*model.expand.parameters(), first, model.first_bias, *convolutions]
+    with torch.no_grad():
+        for theirs, value in zip(plain.parameters(), weights, strict=True):
+            theirs.copy_(value)
+    latents = torch.randn(3, 8, dtype=torch.float64)
+    images, expected = model.decode(latents), plain(latents)
+    torch.testing.assert_close(images, expected)
+    images.square().sum().backward()
+    expected.square().sum().backward()
+    for theirs, value in zip(list(plain.parameters())[4:], convolutions, strict=True):
+        torch.testing.assert_close(value.grad, theirs.grad)
+
+
 def test_kl_agrees_with_torch_distributions() -> None:
     mean, logvar = torch.randn(5, 7), torch.randn(5, 7)
     ours = kl_to_prior(Posterior(mean, logvar))

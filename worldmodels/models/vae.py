@@ -58,6 +58,20 @@ class _PatchConv2d(nn.Conv2d):
         return maps.view(batch, rows, columns, -1).permute(0, 3, 1, 2)
 
 
+class _LateBias(nn.ConvTranspose2d):
+    """A transposed convolution whose bias is added to what it made.
+
+    oneDNN's own way with the bias, and with its gradient, costs on a CPU as much as the arithmetic.
+    """
+
+    def forward(self, maps: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Maps (batch, channels, height, width) to (batch, outputs, rows, columns)."""
+        assert output_size is None
+        assert self.bias is not None
+        made = F.conv_transpose2d(maps, self.weight, None, self.stride)
+        return made.add_(self.bias.to(made.dtype).view(-1, 1, 1))
+
+
 class ConvVAE(nn.Module):
     """The paper's network: four strided convolutions, four strided transposed ones.
 
@@ -94,10 +108,11 @@ class ConvVAE(nn.Module):
         self.first_bias = nn.Parameter(torch.zeros(128))
         self.decoder = nn.Sequential(
             nn.ReLU(inplace=True),
-            nn.ConvTranspose2d(128, 64, 5, stride=2),  # (batch, 64, 13, 13)
+            _LateBias(128, 64, 5, stride=2),  # (batch, 64, 13, 13)
             nn.ReLU(inplace=True),
-            nn.ConvTranspose2d(64, 32, 6, stride=2),  # (batch, 32, 30, 30)
+            _LateBias(64, 32, 6, stride=2),  # (batch, 32, 30, 30)
             nn.ReLU(inplace=True),
+            # A late bias on three channels would take longer than it saves.
             nn.ConvTranspose2d(32, 3, 6, stride=2),  # (batch, 3, 64, 64)
             nn.Sigmoid(),
         )
