@@ -61,7 +61,8 @@ class _PatchConv2d(nn.Conv2d):
 class _LateBias(nn.ConvTranspose2d):
     """A transposed convolution whose bias is added to what it made.
 
-    oneDNN's own way with the bias, and with its gradient, costs on a CPU as much as the arithmetic.
+    oneDNN's own way with the bias, and with its gradient, costs on a CPU as much as the arithmetic:
+    V trained on 672 images a second with it, on 771 without, one run on two cores.
     """
 
     def forward(self, maps: Tensor, output_size: list[int] | None = None) -> Tensor:
