@@ -143,7 +143,10 @@ def _slips() -> tuple[Variant, ...]:
             what,
             (*drives, f"rollouts.epsilon={chance}", *DREAMT, "controller.temperature=1.0"),
         )
-        for chance, what in ((0.03, "a slip in 33"), (0.0, "no slips"), (0.1, "a slip in 10"))
+        for chance, what in (
+            *((0.03, "a slip in 33 steps"), (0.0, "no slips")),
+            *((0.1, "a slip in 10"), (0.01, "a slip in 100")),
+        )
     )
 
 
