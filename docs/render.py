@@ -128,6 +128,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "doom_scores": (tables.scores, "takecover"),
     "doom_fresh": (tables.scores, "takecover-fresh"),
     "dream_rounds": (tables.rounds, "dreamt-rounds"),
+    "dream_cool": (tables.rounds, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),
     "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
     "doom_rounds": (tables.rounds, "rounds"),
