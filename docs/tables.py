@@ -38,7 +38,7 @@ def _study(runs: list[dict[str, Any]]) -> str:
         both = summarise(name, np.concatenate(games), range(sum(map(len, games))))
         row = [same[0]["what"], f"**{both.mean:.0f}** ± {both.std:.0f}"]
         row.append(f"{both.interval[0]:.0f} to {both.interval[1]:.0f}")
-        row.append(", ".join(f"{game.mean():.0f}" for game in games))
+        row.append(", ".join(f"{round(game.mean())}" for game in games))
         if dreamt:
             row.append(", ".join(f"{np.mean(run['returns']['dream']):.0f}" for run in same))
         if published:
