@@ -113,7 +113,7 @@ class ConvVAE(nn.Module):
             nn.ReLU(inplace=True),
             _LateBias(64, 32, 6, stride=2),  # (batch, 32, 30, 30)
             nn.ReLU(inplace=True),
-            # A late bias on three channels would take longer than it saves.
+            # A late bias on three channels takes the time that it saves.
             nn.ConvTranspose2d(32, 3, 6, stride=2),  # (batch, 3, 64, 64)
             nn.Sigmoid(),
         )
