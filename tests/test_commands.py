@@ -120,6 +120,7 @@ def test_a_dream_of_other_latents_than_the_games_is_refused(smoke: Path) -> None
     dream = ("controller.world=dream", "controller.latent=mean", "run=other", "base=smoke")
     line = error_line(run(smoke, "stage=controller", "preset=smoke", *dream))
     assert "controller.latent=sampled" in line
+    assert not (smoke / "other/controller").exists()  # nothing was made, nothing is in the way
 
 
 def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(smoke: Path) -> None:
@@ -173,7 +174,7 @@ def test_a_scout_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(
     scouted = (*few, "+scout={rollouts:{episodes:4,policy:brownian},rnn:{hidden_size:16}}")
     drive = ("rollouts.policy=controller", "rollouts.noise=0.1")
     early = run(tmp_path, "stage=rollouts", *scouted, *drive)
-    assert "stage=scout" in error_line(early)
+    assert "stage=scout run=scouted" in error_line(early)
     done = run(tmp_path, "stage=all", *scouted, *drive)
     assert done.returncode == 0, done.stdout + done.stderr
     scout, main = (
@@ -233,23 +234,19 @@ def test_step_sizes_fall_as_the_budget_is_used_up(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["vae.latnt_size=3"], "latnt_size"),
-        (["stage=fly"], "fly"),
-        (["vae.latent_size=many"], "vae.latent_size"),
-        (["preset=huge"], "huge"),
-        (["stage=vae"], "stage=rollouts"),
+        (["vae.latnt_size=3"], "vae.latnt_size: no such key, perhaps vae.latent_size"),
+        (["stage=fly"], "stage: Invalid value 'fly', expected one of [scout, rollouts,"),
+        (["vae.latent_size=many"], "vae.latent_size: Value 'many'"),
+        (["preset=huge"], "preset=huge: choose one of laptop, paper, quick, smoke"),
+        (["stage=vae", "run=a/b"], "stage=rollouts run=a/b"),
+        (["stage=vae", "base=nowhere"], "base=nowhere: neither a run"),
+        (["stage=report"], "nothing to report"),
         (["stage=rollouts", "env.engine=warp"], "engine"),
         (["stage=evaluate", "model=nowhere"], "nowhere"),
         (["device=cuda"], "device=cuda"),
         (["stage=scout"], "no scout"),
-        (["stage=all", "+scout={vae:{latnt_size:3}}"], "latnt_size"),
-        (["stage=controller", "controller.patience=0"], "controller.patience=0"),
-        (["stage=controller", "controller.first_episodes=3"], "controller.first_episodes=3"),
-        (["stage=controller", "controller.final_sigma=0.01"], "needs controller.budget"),
-        (
-            ["stage=controller", "controller.budget=9", "controller.final_sigma=0.2"],
-            "controller.final_sigma=0.2",
-        ),
+        (["+scout={vae:{latnt_size:3}}"], "vae.latnt_size: no such key"),
+        (["controller.patience=0"], "controller.patience=0: choose 1 or more"),
     ],
 )
 def test_mistakes_are_one_line_that_names_them(
@@ -262,6 +259,7 @@ def test_mistakes_are_one_line_that_names_them(
             pytest.skip("there is a GPU here")
         overrides = ["stage=rollouts", "device=cuda"]
     assert said in error_line(run(tmp_path, "preset=smoke", *overrides))
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_artifact_made_from_another_upstream_is_refused(copy: Path) -> None:

@@ -9,12 +9,12 @@ from importlib import import_module
 from pathlib import Path
 
 import hydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from worldmodels import config as schema
-from worldmodels import interrupts
+from worldmodels import interrupts, limits
 from worldmodels.errors import EXIT_ERROR, EXIT_STOPPED, ConfigError, Stopped, WorldModelsError
 
 MODULES = {schema.Stage.all: "chain"}
@@ -36,8 +36,12 @@ def run_stage(config: schema.Config) -> None:
         if (Path(config.base) / "agent.json").exists():
             published = Path(config.base)
         else:
-            base = Run(data / config.base)
-    context = Context(config, Run(data / config.run, base), published)
+            base = Run(data / config.base, name=config.base)
+            if not base.root.is_dir():
+                raise ConfigError(
+                    f"base={config.base}: neither a run in {data} nor the folder of an agent"
+                )
+    context = Context(config, Run(data / config.run, base, config.run), published)
     module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
     with virtual_display(config.display.value, config.env.needs_display):
         module.run(context)
@@ -57,9 +61,23 @@ def compose(composed: DictConfig) -> None:
     try:
         config = OmegaConf.to_object(composed)
         assert isinstance(config, schema.Config)
+        limits.check(config)
         run_stage(config)
     except Exception as error:
         raise _Escape(error, composed.debug) from error
+
+
+def composition_error(error: HydraException | OmegaConfBaseException) -> str:
+    """What is wrong with a configuration, by the name of its key or group."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, option = error.missing_cfg_file.rpartition("/")
+        return f"{group}={option}: choose one of {', '.join(error.options)}"
+    cause = error.__cause__ if isinstance(error, HydraException) else error
+    if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
+        return str(error)
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return schema.unknown(cause.full_key)
+    return f"{cause.full_key}: {str(cause).splitlines()[0]}"
 
 
 def explain(error: BaseException) -> int:
@@ -70,12 +88,14 @@ def explain(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         print("interrupted at once: goes on from the last checkpoint", file=sys.stderr)
         return EXIT_STOPPED
-    line = " ".join(str(error).split())
-    if not isinstance(error, WorldModelsError | HydraException | OmegaConfBaseException):
+    line = str(error)
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        line = composition_error(error)
+    elif not isinstance(error, WorldModelsError):
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         line = f"{type(error).__name__}: {line} ({place}; debug=true shows the traceback)"
-    print(f"error: {line}", file=sys.stderr)
+    print(f"error: {' '.join(line.split())}", file=sys.stderr)
     return EXIT_ERROR
 
 

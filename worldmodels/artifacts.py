@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from worldmodels.errors import ArtifactError
+from worldmodels.errors import ArtifactError, WorldModelsError
 from worldmodels.resources import Meter
 
 PACKAGES = (
@@ -172,7 +172,8 @@ class StageFolder:
     """A stage at work in its folder. Made by `Run.begin`.
 
     As a context it notes, when the stage ends before its work is done, the time that went into it;
-    the time of a process that was killed outright is not known and not counted.
+    the time of a process that was killed outright is not known and not counted. It takes the folder
+    away where an error ended the stage before it made anything.
     """
 
     stage: str
@@ -191,9 +192,14 @@ class StageFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self.complete and self.path.exists():
-            self._count()
-            write_json(self.path / MANIFEST, self.record)
+        if self.complete or not self.path.exists():
+            return
+        alone = [path.name for path in self.path.iterdir()] == [MANIFEST]
+        if alone and isinstance(error, WorldModelsError):
+            shutil.rmtree(self.path)  # refused before anything was made: nothing is in the way
+            return
+        self._count()
+        write_json(self.path / MANIFEST, self.record)
 
     def finish(
         self,
@@ -243,19 +249,30 @@ class Run:
         root: ``data/<run>``.
         base: a run whose finished artifacts serve where this one has none, so that a variant of
             one stage need not repeat the stages before it.
+        name: what ``run=`` calls it, unless its folder's name.
+        made_by: the one stage that makes all of it, if there is one.
     """
 
-    def __init__(self, root: Path, base: Run | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        base: Run | None = None,
+        name: str | None = None,
+        made_by: str | None = None,
+    ) -> None:
         self.root = root
         self.base = base
+        self.name = name or root.name
+        self.made_by = made_by
 
     def folder(self, stage: str) -> Path:
         """Where this run's own artifact of `stage` lies or will lie."""
         return self.root / stage
 
-    def within(self, name: str) -> Run:
+    def within(self, folder: str, made_by: str) -> Run:
         """A run that belongs to this one, in a folder of its own below it."""
-        return Run(self.root / name, None if self.base is None else self.base.within(name))
+        base = None if self.base is None else self.base.within(folder, made_by)
+        return Run(self.root / folder, base, self.name, made_by)
 
     def locate(self, stage: str) -> Path:
         """The folder of the finished artifact of `stage`, in this run or its base.
@@ -269,7 +286,8 @@ class Run:
             return self.base.locate(stage)
         state = "is not finished" if self._state(stage) else "is missing"
         raise ArtifactError(
-            f"{folder} {state}: first run python -m worldmodels stage={stage} run={self.root.name}"
+            f"{folder} {state}: first run python -m worldmodels stage={self.made_by or stage}"
+            f" run={self.name}"
         )
 
     def has(self, stage: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any
 
@@ -291,6 +292,15 @@ def changed(config: Config, overrides: Mapping[str, Any]) -> Config:
     merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(config), dict(overrides)))
     assert isinstance(merged, Config)
     return merged
+
+
+def unknown(key: str) -> str:
+    """What to say of a key that the schema does not have: perhaps another was meant."""
+    keys = list(flat(**vars(Config())))
+    meant = [known for known in keys if known.split(".")[-1] == key.split(".")[-1]]
+    meant = meant or get_close_matches(key, keys, n=2)
+    perhaps = f", perhaps {' or '.join(meant)}" if meant else ""
+    return f"{key}: no such key{perhaps}; --help has all"
 
 
 def flat(**groups: Any) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Context:
         as well, and whose V is where V goes on from; None where the configuration has none, or a
         trained agent takes its place."""
         wanted = self.config.scout and self.published is None
-        return self.run.within("scout") if wanted else None
+        return self.run.within("scout", "scout") if wanted else None
 
     @property
     def collectors(self) -> tuple[Run, ...]:

@@ -20,7 +20,7 @@ from worldmodels.agent import (
     save_agent,
 )
 from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays
-from worldmodels.config import ControllerConfig, WorldKind
+from worldmodels.config import WorldKind
 from worldmodels.data.latents import LatentSet
 from worldmodels.errors import ConfigError
 from worldmodels.evolution.directions import Directions
@@ -50,7 +50,6 @@ GROWTH = 1.1
 def run(context: Context) -> None:
     """Evolve until the last generation; the best by the selection seeds is the agent."""
     config = context.config.controller
-    _check(config)
     real = config.world is WorldKind.real
     inputs = context.models().inputs | context.initial_fingerprint("controller")
     world = context.env_content(context.env_spec()) if real else {}
@@ -60,32 +59,6 @@ def run(context: Context) -> None:
     with context.begin("controller", inputs, growable, controller=config, **world) as folder:
         if not folder.complete:
             _evolve(context, folder)
-
-
-def _check(config: ControllerConfig) -> None:
-    """Raise `ConfigError` for numbers that make no search."""
-    first = config.first_episodes
-    if first is not None and not 2 <= first <= config.episodes:
-        raise ConfigError(
-            f"controller.first_episodes={first}: choose 2 to controller.episodes={config.episodes},"
-            " or null for as many in every generation"
-        )
-    if config.final_sigma is not None:
-        _check_final_sigma(config, config.final_sigma)
-    for name in ("patience", "components"):
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"controller.{name}={value}: choose 1 or more, or null")
-
-
-def _check_final_sigma(config: ControllerConfig, final: float) -> None:
-    if config.budget is None:
-        raise ConfigError("controller.final_sigma: needs controller.budget, to fall over it")
-    if not 0 < final <= config.sigma:
-        raise ConfigError(
-            f"controller.final_sigma={final}: choose more than 0 and at most"
-            f" controller.sigma={config.sigma}"
-        )
 
 
 def _check_dreams(memory: MDNRNN, wiring: Wiring) -> None:

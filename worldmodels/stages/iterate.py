@@ -30,7 +30,7 @@ def run(context: Context) -> None:
             rounds.rollouts = replace(
                 config.rollouts, policy=ActionSource.controller, noise=config.iterate.noise
             )
-        this = Run(context.run.root / f"round-{number}", None)
+        this = context.run.within(f"round-{number}", "iterate")
         say(f"iterate: round {number} of {config.iterate.rounds} ({this.root})")
         stage = Context(rounds, this, None if earlier else context.published, earlier)
         for part in (rollouts, vae, rnn, controller, evaluate, report):

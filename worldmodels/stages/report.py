@@ -7,6 +7,7 @@ from pathlib import Path
 from worldmodels.agent import load_agent, load_memory, load_vision
 from worldmodels.artifacts import Run, atomic_path, fingerprint_file, read_json
 from worldmodels.data.episodes import EpisodeSet
+from worldmodels.errors import ArtifactError
 from worldmodels.reporting.page import render
 from worldmodels.reporting.parting import Parting, part
 from worldmodels.reporting.pictures import DreamStrip, dream_strip
@@ -22,6 +23,11 @@ def run(context: Context) -> None:
     finished = {stage: context.run.locate(stage) for stage in STAGES if context.run.has(stage)}
     if (scout := context.scout) is not None:
         finished |= {f"scout/{s}": scout.locate(s) for s in STAGES if scout.has(s)}
+    if not finished:
+        raise ArtifactError(
+            f"{context.run.root}: no stage of it is finished, so there is nothing to report:"
+            f" first run python -m worldmodels stage=all run={context.run.name}"
+        )
     with context.run.begin("report", {}, {}, fresh=True) as folder:
         strip = _strip(context, finished) if finished.keys() >= {"rollouts", "vae", "rnn"} else None
         parting = _part(context) if "evaluate" in finished else None

@@ -11,7 +11,7 @@ from worldmodels.agent import load_agent
 from worldmodels.artifacts import StageFolder
 from worldmodels.config import ActionSource
 from worldmodels.data.episodes import EpisodeSet, Shard
-from worldmodels.errors import ArtifactError, ConfigError, DataError
+from worldmodels.errors import ConfigError, DataError
 from worldmodels.reporting.pictures import contact_sheet, save_picture
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, say
@@ -24,8 +24,6 @@ def run(context: Context) -> None:
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
         config = replace(config, noise=0.0, epsilon=0.0)  # of no concern to a random driver
-    if not 0 <= config.epsilon <= 1:
-        raise ConfigError(f"rollouts.epsilon={config.epsilon}: choose a chance, 0 to 1")
     driver, recipe, inputs = _driver(context)
     growable = ("rollouts.episodes",)
     content = context.env_content(context.env_spec())
@@ -107,12 +105,6 @@ def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
 
 def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
     """The trained agent that collects: of the run before, of ``model=``, or of ``base=``."""
-    scout = context.scout
-    if scout is not None and not scout.has("controller"):
-        raise ArtifactError(
-            f"{scout.root} has no driver yet: first run python -m worldmodels stage=scout"
-            f" run={context.run.root.name}"
-        )
     if context.collectors:
         if context.config.model is not None:
             raise ConfigError(
