@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from worldmodels import config as schema
+from worldmodels import limits
 from worldmodels.artifacts import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +31,7 @@ def composed(overrides: list[str]) -> schema.Config:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = OmegaConf.to_object(compose("config", overrides=overrides))
     assert isinstance(config, schema.Config)
+    limits.check(config)
     return config
 
 
