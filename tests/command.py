@@ -1,12 +1,28 @@
-"""The program as a user runs it: a process of its own, in a folder of its own."""
+"""The program as a user runs it, and the configuration that its words make."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from worldmodels import config as schema
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
 ALONE = "workers.processes=0"
 """Where workers are not the question: each takes seconds to start."""
+
+
+def composed(*overrides: str) -> schema.Config:
+    """The configuration of a command line."""
+    schema.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = OmegaConf.to_object(compose("config", overrides=list(overrides)))
+    assert isinstance(config, schema.Config)
+    return config
 
 
 def environment() -> dict[str, str]:

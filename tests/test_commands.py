@@ -13,16 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import ALONE, error_line, run, start
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from command import ALONE, CONF, composed, error_line, run, start
 
-from worldmodels import config as schema
 from worldmodels.agent import load_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 
 
@@ -46,17 +42,11 @@ GROUPS = [path.name for path in sorted(CONF.iterdir()) if path.is_dir()]
 
 @pytest.mark.parametrize("override", [option for group in GROUPS for option in options(group)])
 def test_every_configuration_composes(override: str) -> None:
-    schema.register()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = OmegaConf.to_object(compose("config", overrides=[override]))
-    assert isinstance(config, schema.Config)
+    assert composed(override)
 
 
 def test_the_paper_preset_is_the_papers() -> None:
-    schema.register()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = OmegaConf.to_object(compose("config", overrides=["preset=paper"]))
-    assert isinstance(config, schema.Config)
+    config = composed("preset=paper")
     assert (config.rollouts.episodes, config.rollouts.max_steps) == (10_000, 1000)
     assert (config.vae.latent_size, config.vae.epochs, config.vae.batch_size) == (32, 10, 100)
     rnn = config.rnn

@@ -8,8 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from command import composed
 
 from worldmodels import config as schema
 from worldmodels import limits
@@ -26,11 +25,8 @@ def documented_commands() -> list[str]:
     return [command for command in commands if "--config-dir" not in command]
 
 
-def composed(overrides: list[str]) -> schema.Config:
-    schema.register()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = OmegaConf.to_object(compose("config", overrides=overrides))
-    assert isinstance(config, schema.Config)
+def checked(overrides: list[str]) -> schema.Config:
+    config = composed(*overrides)
     limits.check(config)
     return config
 
@@ -38,7 +34,7 @@ def composed(overrides: list[str]) -> schema.Config:
 @pytest.mark.parametrize("command", documented_commands())
 def test_documented_commands_compose(command: str) -> None:
     words = [word for word in shlex.split(command, comments=True) if word != "--multirun"]
-    composed([word.split(",")[0] for word in words])
+    checked([word.split(",")[0] for word in words])
 
 
 @pytest.mark.parametrize("name", ["carracing", "takecover"])
@@ -50,7 +46,7 @@ def test_the_commands_of_a_study_compose_and_begin_from_a_row_or_an_agent(
     made = set()
     for row in study.rows:
         seed = row.seeds[0]
-        config = composed(study.command(row, "controller", seed)[3:])
+        config = checked(study.command(row, "controller", seed)[3:])
         assert (config.run, config.seed) == (study.run(row, seed), seed)
         folder = ROOT / str(config.base)
         assert config.base == study.base or config.base in made or folder.is_dir()

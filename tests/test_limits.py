@@ -1,18 +1,19 @@
 """What a configuration may be, before any work begins."""
 
-from pathlib import Path
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 
 import pytest
-from hydra import compose, initialize_config_dir
+from command import CONF, composed
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from worldmodels import config as schema
 from worldmodels import limits
 from worldmodels.errors import ConfigError
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 PRESETS = [
     [f"env={env.stem}", f"preset={preset.stem}"]
     for env in sorted((CONF / "env").glob("*.yaml"))
@@ -20,12 +21,15 @@ PRESETS = [
 ]
 
 
-def composed(*overrides: str) -> schema.Config:
-    schema.register()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = OmegaConf.to_object(compose("config", overrides=list(overrides)))
-    assert isinstance(config, schema.Config)
-    return config
+def number_keys(kind: type, prefix: str = "") -> Iterator[str]:
+    """The keys of a schema that take a number, perhaps or null, by their types."""
+    for name, hint in typing.get_type_hints(kind).items():
+        if is_dataclass(hint):
+            assert isinstance(hint, type)
+            yield from number_keys(hint, f"{prefix}{name}.")
+        options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        if {int, float} & set(options):
+            yield f"{prefix}{name}"
 
 
 @pytest.mark.parametrize("overrides", PRESETS)
@@ -34,11 +38,7 @@ def test_every_preset_of_every_environment_is_within_them(overrides: list[str]) 
 
 
 def test_every_number_has_one() -> None:
-    values = schema.flat(**vars(composed("preset=laptop")))
-    kinds = {key: type(value) for key, value in values.items()}
-    numbers = {key for key, kind in kinds.items() if kind in (int, float)}
-    assert numbers <= limits.LIMITS.keys()
-    assert all(kinds[key] in (int, float, type(None)) for key in limits.LIMITS)
+    assert set(number_keys(schema.Config)) == limits.LIMITS.keys()
 
 
 @pytest.mark.parametrize("key", limits.LIMITS)
