@@ -111,6 +111,20 @@ def test_a_base_run_serves_what_this_one_lacks(tmp_path: Path) -> None:
     assert variant.locate("vae") == tmp_path / "variant" / "vae"
 
 
+def test_a_base_run_serves_where_the_same_is_to_be_made(tmp_path: Path) -> None:
+    base = Run(tmp_path / "base")
+    base.begin("rnn", {"size": 32}, {"vae": "one"}).finish("abc")
+    variant = Run(tmp_path / "variant", base)
+    shared = variant.begin("rnn", {"size": 32}, {"vae": "one"}, share=True)
+    assert (shared.path, shared.complete) == (tmp_path / "base" / "rnn", True)
+    assert not variant.begin("rnn", {"size": 32}, {"vae": "one"}, share=True, fresh=True).complete
+    larger = Run(tmp_path / "larger", base).begin("rnn", {"size": 64}, {"vae": "one"}, share=True)
+    assert (larger.path, larger.complete) == (tmp_path / "larger" / "rnn", False)
+    assert larger.unlike == f"{tmp_path}/base/rnn was made with size=32, now 64"
+    other = Run(tmp_path / "other", base).begin("rnn", {"size": 32}, {"vae": "two"}, share=True)
+    assert other.unlike == f"{tmp_path}/base/rnn was made from another vae (one, now two)"
+
+
 def test_a_torn_line_is_cut_off_and_the_log_goes_on(tmp_path: Path) -> None:
     log = JsonLines(tmp_path / "log.jsonl")
     log.append({"a": 0.1})

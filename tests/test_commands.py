@@ -16,6 +16,7 @@ import torch
 from command import ALONE, CONF, composed, error_line, run, start
 
 from worldmodels.agent import load_agent
+from worldmodels.artifacts import read_json
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 
@@ -155,6 +156,33 @@ def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_pa
     for number in (1, 2):
         path = tmp_path / f"rounds/round-{number}/evaluate/scores.json"
         assert scores[f"agent of round-{number}"] == json.loads(path.read_text())["agent"]
+
+
+def test_a_chain_makes_only_what_its_base_does_not_have(smoke: Path) -> None:
+    wider = ("preset=smoke", "base=smoke", "run=wider", "controller.population=6", ALONE)
+    done = run(smoke, "stage=all", *wider)
+    assert done.returncode == 0, done.stderr
+    assert f"rnn: done before ({smoke}/smoke/rnn, " in done.stdout
+    assert f"{smoke}/smoke/controller was made with controller.population=" in done.stdout
+    assert not any((smoke / "wider" / stage).exists() for stage in ("rollouts", "vae", "rnn"))
+    inputs = manifest(smoke, "controller", "wider")["inputs"]
+    assert inputs["rnn"] == manifest(smoke, "rnn")["fingerprint"]
+    judged = manifest(smoke, "evaluate", "wider")["inputs"]
+    assert judged != manifest(smoke, "evaluate")["inputs"]
+    # Asked for by its name, a stage is this run's own.
+    assert run(smoke, "stage=rollouts", *wider).returncode == 0
+    again, first = (manifest(smoke, "rollouts", name) for name in ("wider", "smoke"))
+    assert again["fingerprint"] == first["fingerprint"]
+
+
+def test_a_finished_run_is_the_first_round(smoke: Path) -> None:
+    rounds = ("stage=iterate", "preset=smoke", "iterate.rounds=1", "run=later", "base=smoke")
+    done = run(smoke, *rounds, ALONE)
+    assert done.returncode == 0, done.stderr
+    made = sorted(path.name for path in (smoke / "later/round-1").iterdir())
+    assert made == ["report"]
+    scores = read_json(smoke / "later/rounds.json")["scores"]
+    assert scores["agent of round-1"] == read_json(smoke / "smoke/evaluate/scores.json")["agent"]
 
 
 def test_a_scout_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(

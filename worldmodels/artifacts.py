@@ -23,7 +23,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -171,6 +171,8 @@ def _processor() -> str:
 class StageFolder:
     """A stage at work in its folder. Made by `Run.begin`.
 
+    `unlike` says how a base's artifact, which might have served, differs from what is wanted.
+
     As a context it notes, when the stage ends before its work is done, the time that went into it;
     the time of a process that was killed outright is not known and not counted. It takes the folder
     away where an error ended the stage before it made anything.
@@ -180,6 +182,7 @@ class StageFolder:
     path: Path
     record: dict[str, Any]
     complete: bool
+    unlike: str | None = None
     started: float = field(default_factory=time.monotonic)
     meter: Meter = field(default_factory=Meter)
 
@@ -314,6 +317,7 @@ class Run:
         inputs: Mapping[str, str],
         growable: tuple[str, ...] = (),
         fresh: bool = False,
+        share: bool = False,
     ) -> StageFolder:
         """Open the folder of `stage` for work, or find that it is done.
 
@@ -323,6 +327,8 @@ class Run:
             growable: keys that may be raised on an artifact that exists (more of the same), None
                 being more than any number.
             fresh: delete what is there and start over.
+            share: where this run has none, the base's artifact of the same configuration and inputs
+                is as good as done here. It is opened in its own folder then.
 
         Raises:
             ArtifactError: the folder holds an artifact of another configuration or other inputs.
@@ -339,6 +345,7 @@ class Run:
             **provenance(),
         }
         complete = False
+        unlike = None
         if (folder / MANIFEST).exists():
             old = read_json(folder / MANIFEST)
             self._refuse_other(stage, old, record, growable)
@@ -349,9 +356,15 @@ class Run:
             else:
                 used = {key: old[key] for key in ("wall_s", "resources") if key in old}
                 record |= used
+        elif share and not fresh and self.base is not None and self.base.has(stage):
+            theirs, place = self.base.manifest(stage), self.base.locate(stage)
+            difference = next(_differences(theirs, record), None)
+            if difference is None:
+                return StageFolder(stage, place, theirs, complete=True)
+            unlike = f"{place} {difference}"
         if not complete:
             write_json(folder / MANIFEST, record)
-        return StageFolder(stage, folder, record, complete)
+        return StageFolder(stage, folder, record, complete, unlike)
 
     def _state(self, stage: str) -> str | None:
         path = self.folder(stage) / MANIFEST
@@ -362,14 +375,34 @@ class Run:
     ) -> None:
         folder = self.folder(stage)
         mend = "choose another run=<name>, or make it again with fresh=true"
-        for name in sorted(set(old["inputs"]) | set(new["inputs"])):
-            before, now = old["inputs"].get(name), new["inputs"].get(name)
+        for difference in _differences(old, new):
+            if not (difference.key in growable and difference.grown):
+                raise ArtifactError(f"{folder} {difference}: {mend}")
+
+
+class _Difference(NamedTuple):
+    """How an artifact's manifest differs from what is wanted now."""
+
+    part: Literal["inputs", "config"]
+    key: str
+    before: Any
+    now: Any
+
+    @property
+    def grown(self) -> bool:
+        """Whether there is to be more of it."""
+        return self.before is not None and (self.now is None or bool(self.now > self.before))
+
+    def __str__(self) -> str:
+        if self.part == "inputs":
+            return f"was made from another {self.key} ({self.before}, now {self.now})"
+        return f"was made with {self.key}={self.before}, now {self.now}"
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[_Difference]:
+    """How two manifests differ in what determines the artifact, inputs first."""
+    for part in ("inputs", "config"):
+        for key in sorted(set(old[part]) | set(new[part])):
+            before, now = old[part].get(key), new[part].get(key)
             if before != now:
-                raise ArtifactError(
-                    f"{folder} was made from another {name} ({before}, now {now}): {mend}"
-                )
-        for key in sorted(set(old["config"]) | set(new["config"])):
-            before, now = old["config"].get(key), new["config"].get(key)
-            grown = key in growable and before is not None and (now is None or now > before)
-            if before != now and not grown:
-                raise ArtifactError(f"{folder} was made with {key}={before}, now {now}: {mend}")
+                yield _Difference(part, key, before, now)

@@ -103,8 +103,16 @@ class Context:
     def begin(
         self, stage: str, inputs: dict[str, str], growable: tuple[str, ...], **groups: object
     ) -> StageFolder:
-        """Open the folder of a stage whose content is a function of `groups`, inputs and seed."""
-        folder = self.run.begin(stage, self.content(**groups), inputs, growable, self.config.fresh)
+        """Open the folder of a stage whose content is a function of `groups`, inputs and seed.
+
+        One that is asked for by its name is made in this run; in a chain the base's serves, where
+        it is the same.
+        """
+        share = self.config.stage.name != stage
+        content, fresh = self.content(**groups), self.config.fresh
+        folder = self.run.begin(stage, content, inputs, growable, fresh, share)
+        if folder.unlike is not None:
+            say(f"{stage}: {folder.unlike}: making it anew")
         if folder.complete:
             say(f"{stage}: done before ({folder.path}, {folder.record['fingerprint']})")
         return folder

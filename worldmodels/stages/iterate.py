@@ -1,9 +1,10 @@
 """Stage ``iterate``: collect with what was learned, learn again (paper, section 5).
 
 Round one is the ordinary chain, or the scout of a configuration that has one, unless a trained
-agent takes its place. Each later round collects with the controller of the round before, with noise
-on its parameters, and trains on the episodes of all rounds; V, M and C go on from the weights of
-the round before. ``rounds.json`` says what the agents of the rounds are worth.
+agent takes its place; a run that was such a chain serves as it by ``base=``. Each later round
+collects with the controller of the round before, with noise on its parameters, and trains on the
+episodes of all rounds; V, M and C go on from the weights of the round before. ``rounds.json`` says
+what the agents of the rounds are worth.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def run(context: Context) -> None:
             rounds.rollouts = replace(
                 config.rollouts, policy=ActionSource.controller, noise=config.iterate.noise
             )
-        this = context.run.within(f"round-{number}", "iterate")
+        base = None if earlier else context.run.base
+        root = context.run.root / f"round-{number}"
+        this = Run(root, base, context.run.name, made_by="iterate")
         say(f"iterate: round {number} of {config.iterate.rounds} ({this.root})")
         stage = Context(rounds, this, None if earlier else context.published, earlier)
         for part in (rollouts, vae, rnn, controller, evaluate, report):
