@@ -156,6 +156,16 @@ def test_checkpoints_keep_trees_of_tensors_and_numbers(tmp_path: Path) -> None:
     assert (tree["step"], tree["carry"]) == (3, None)
 
 
+def test_weights_can_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    before = os.umask(0o027)
+    try:
+        weights.save(path, {"x": torch.zeros(1)})
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     weights.save(path, {"x": torch.zeros(100)})

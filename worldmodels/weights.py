@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor
 
 from worldmodels.artifacts import atomic_path
@@ -22,17 +22,10 @@ def save(path: Path, tree: dict[str, Any]) -> None:
     """Write a nested dictionary of tensors, numbers, strings and lists, atomically."""
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_strip(tree, "", tensors))
+    # As bytes, for a file that safetensors opens is its owner's alone, whatever the umask.
+    content = serialize(tensors, metadata={"tree": skeleton})
     with atomic_path(path) as temporary:
-        try:
-            save_file(tensors, temporary, metadata={"tree": skeleton})
-        except SafetensorError as error:
-            # safetensors wraps the operating system's error in its own type.
-            if "No space" in str(error) or "quota" in str(error):
-                raise ArtifactError(
-                    f"disk full while writing {path}: free some space and run the same command"
-                    " again"
-                ) from error
-            raise
+        temporary.write_bytes(content)
 
 
 def load(path: Path) -> dict[str, Any]:
