@@ -215,9 +215,10 @@ def main() -> None:
         ("pictures", pictures, [(seed,) for seed in range(options.films)]),
     ]
     done: dict[str, list[Any]] = {}
+    count = sum(len(jobs) for _, _, jobs in work) + len(options.agents)
     with (
         ProcessPoolExecutor(default_processes()) as pool,
-        Progress("comparing", sum(len(j) for _, _, j in work) + len(options.agents)) as progress,
+        Progress("comparing", count, "comparisons") as progress,
     ):
         for what, function, jobs in work:
             done[what] = []

@@ -142,7 +142,7 @@ def main() -> None:
             on_gpu = partial(native, lanes, 1, 64, seconds, "cuda")
             plans.append(("GPU 64x64", lanes, 1, on_gpu))
     best: dict[tuple[str, int, int], float] = {}
-    with Progress("measuring", len(plans)) as progress:
+    with Progress("measuring", len(plans), "measurements") as progress:
         for what, lanes, threads, measure in plans:
             key = what, lanes, threads
             best[key] = max(measure(), best.get(key, 0.0))

@@ -93,7 +93,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         pipeline.prepare(folder)
-        with Progress("measuring", 2 * options.rounds * len(figures)) as progress:
+        with Progress("measuring", 2 * options.rounds * len(figures), "measurements") as progress:
             for figure in figures:
                 turns = []
                 for _ in range(options.rounds):

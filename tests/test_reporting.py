@@ -110,11 +110,15 @@ def test_a_log_file_is_told_of_progress_now_and_then(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tracking, "console", Console(width=120, force_terminal=False))
     clock = iter(range(0, 1000, 25))
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
-    with tracking.console.capture() as capture, tracking.Progress("driving", 8, start=2) as bar:
+    bar = tracking.Progress("driving", 8, "episodes", start=2)
+    with tracking.console.capture() as capture, bar:
         for number in range(6):
             bar.advance(note=f"lap {number}")
     lines = capture.get().splitlines()
-    assert [line.split(",")[0] for line in lines] == ["driving: 5 of 8", "driving: 8 of 8"]
+    assert [line.split(",")[0] for line in lines] == [
+        "driving: 5 of 8 episodes",
+        "driving: 8 of 8 episodes",
+    ]
     assert lines[-1].endswith("lap 5")
 
 

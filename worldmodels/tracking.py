@@ -186,13 +186,21 @@ TELL_SECONDS = 60.0
 
 
 class Progress:
-    """A bar with count, rate and time left; where there is no terminal, a line now and then."""
+    """A bar with count, rate and time left; where there is no terminal, a line now and then.
 
-    def __init__(self, what: str, total: float, start: int = 0) -> None:
+    Args:
+        what: is going on.
+        total: of `unit`, at the end.
+        unit: what is counted.
+        start: how many are done already.
+    """
+
+    def __init__(self, what: str, total: float, unit: str, start: int = 0) -> None:
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}"),
             _Rate(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
@@ -201,7 +209,7 @@ class Progress:
             disable=not console.is_terminal,
             speed_estimate_period=600,  # generations may take minutes each
         )
-        self._task = self._bars.add_task(what, total=total, completed=start, note="")
+        self._task = self._bars.add_task(what, total=total, completed=start, unit=unit, note="")
         self._told = time.monotonic()
 
     def advance(self, count: float = 1, note: str | None = None) -> None:
@@ -214,7 +222,8 @@ class Progress:
             self._tell(self._bars.tasks[0])
 
     def _tell(self, task: BarTask) -> None:
-        parts = [f"{task.description}: {task.completed:,.0f} of {task.total:,.0f}"]
+        count = f"{task.completed:,.0f} of {task.total:,.0f} {task.fields['unit']}"
+        parts = [f"{task.description}: {count}"]
         if task.speed:
             parts.append(f"{task.speed:,.1f}/s")
         if task.time_remaining is not None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -139,23 +140,18 @@ class _Loop:
         selected = {record["generation"] for record in self.selection.read()}
         total = self.options.budget or self.options.generations
         done = sum(self._counted(record["steps"]) for record in records)
-        with (
-            Progress("evolving", total, done) as progress,
-            open_pool(_Pulse(progress)) as pool,
-        ):
-            self.tracker.rewind(len(records))
-            for record in records:
-                candidates, scores = self.search.ask(), np.asarray(record["fitness"])
-                self.steps += record["steps"]
-                self.seconds += record["seconds"]
-                self.episodes = record["next_episodes"]
-                self._tell(scores)
-                self._select_if_due(pool, candidates, scores, selected)
-            while not self._over:
-                before = self.steps
-                candidates, scores = self._generation(pool)
-                self._select_if_due(pool, candidates, scores, selected)
-                progress.advance(self._counted(self.steps - before))
+        unit = "steps" if self.options.budget else "generations"
+        with Progress("evolving", total, unit, done) as progress:
+            self.pulse = _Pulse(progress)
+            with open_pool(self.pulse) as pool:
+                self.tracker.rewind(len(records))
+                for record in records:
+                    self._again(pool, record, selected)
+                while not self._over:
+                    before = self.steps
+                    candidates, scores = self._generation(pool)
+                    self._select_if_due(pool, candidates, scores, selected)
+                    progress.advance(self._counted(self.steps - before))
 
     def result(self) -> EvolveResult:
         """The best by the selection seeds, and what it took."""
@@ -179,9 +175,19 @@ class _Loop:
         spent = options.budget is not None and self.steps >= options.budget
         return spent or self.search.generation >= options.generations
 
+    def _again(self, pool: Pool[World], record: dict[str, Any], selected: set[int]) -> None:
+        """Ask and tell what a generation's record holds; judge it, if that was not done."""
+        candidates, scores = self.search.ask(), np.asarray(record["fitness"])
+        self.steps += record["steps"]
+        self.seconds += record["seconds"]
+        self.episodes = record["next_episodes"]
+        self._tell(scores)
+        self._select_if_due(pool, candidates, scores, selected)
+
     def _generation(self, pool: Pool[World]) -> tuple[np.ndarray, np.ndarray]:
         """Ask, play, tell and log; the candidates and their fitness."""
         number, options = self.search.generation, self.options
+        self.pulse.begin(f"generation {number + 1}")
         candidates = self.search.ask()
         drawn = seeds.draw(Purpose.TRAINING, options.seed, number, count=round(self.episodes))
         began = time.monotonic()
@@ -244,6 +250,7 @@ class _Loop:
         due = self._over or (number + 1) % options.select_every == 0
         if number in selected or not due:
             return
+        self.pulse.begin(f"selection after generation {number + 1}")
         finalists = self.directions.controllers(
             np.stack([self.search.mean, candidates[int(fitness_told.argmax())]])
         )
@@ -280,9 +287,13 @@ class _Pulse:
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self.steps, self.began = 0, time.monotonic()
+        self.begin("")
+
+    def begin(self, what: str) -> None:
+        """Count from here on what is played of this."""
+        self.what, self.steps, self.began = what, 0, time.monotonic()
 
     def __call__(self, steps: int) -> None:
         self.steps += steps
         rate = self.steps / max(time.monotonic() - self.began, 1e-9)
-        self.progress.advance(0, note=f"{self.steps:,} steps, {rate:,.0f} a second")
+        self.progress.advance(0, f"{self.what}: {self.steps:,} steps, {rate:,.0f} a second")

@@ -127,6 +127,10 @@ class _Recorded:
     path: Path
     attrs: dict[str, str | int | float]
 
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.packet.seeds
+
     def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
         recorder = EpisodeRecorder(RECORDED)
         outcome = self.packet.play(tool, heartbeat, recorder)
@@ -153,9 +157,11 @@ def _play(
     """All packets, their outcomes joined in the order of the seeds; those in `log` are done."""
     records = {record["packet"]: record for record in log.read()}
     missing = [number for number in range(len(work)) if number not in records]
+    episodes = sum(len(job.seeds) for job in work)
+    done = sum(len(record["returns"]) for record in records.values())
     began = time.monotonic()
     with (
-        Progress(f"evaluating the {who}", len(work), len(records)) as progress,
+        Progress(f"evaluating the {who}", episodes, "episodes", done) as progress,
         context.pool(recipe, jobs=len(missing)) as pool,
     ):
         for at, outcome in pool.run([work[number] for number in missing]):
@@ -164,7 +170,7 @@ def _play(
             record |= {name: value.tolist() for name, value in outcome._asdict().items()}
             log.append(record)
             records[missing[at]], began = record, now
-            progress.advance()
+            progress.advance(len(outcome.returns))
     outcome = Outcome(
         *(
             np.concatenate([records[number][name] for number in range(len(work))])
@@ -183,7 +189,7 @@ def _film(
     first = len(work[0].seeds)
     packet, lane = work[median // first], median % first
     world = judge.build()
-    with Progress("filming", packet.max_steps) as progress:
+    with Progress("filming", packet.max_steps, "steps") as progress:
         film = EpisodeFilm(lane, agent.vision, agent.memory if agent.wiring.use_hidden else None)
         beat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
         try:

@@ -62,9 +62,9 @@ def _collect(
     }
     jobs = [CollectShard(path, part, config.max_steps, driver, attrs) for path, part in missing]
     began = time.monotonic()
-    frames = 0
+    frames, count = 0, sum(len(part) for _, part in missing)
     with (
-        Progress(f"driving ({spec.engine})", sum(len(part) for _, part in missing)) as progress,
+        Progress(f"driving ({spec.engine})", count, "episodes") as progress,
         context.pool(recipe, jobs=len(jobs)) as pool,
     ):
         for _, outcome in pool.run(jobs):

@@ -13,6 +13,7 @@ from worldmodels.config import changed
 from worldmodels.errors import ConfigError
 from worldmodels.stages import controller, rnn, rollouts, vae
 from worldmodels.stages.context import Context
+from worldmodels.tracking import say
 
 
 def run(context: Context) -> None:
@@ -22,6 +23,7 @@ def run(context: Context) -> None:
         raise ConfigError(
             "no scout: preset=laptop has one, unless base= is the folder of an agent, which drives"
         )
+    say(f"scout: a shorter run first ({scout.root})")
     config = changed(context.config, context.config.scout)
     config.scout = {}
     shorter = Context(config, scout)

@@ -28,7 +28,7 @@ def encode_episodes(
 ) -> None:
     """Write the posterior of every frame to `path`, one episode in memory at a time."""
     vision.to(device).eval()
-    with Progress("encoding episodes", episodes.num_episodes) as progress:
+    with Progress("encoding", episodes.num_episodes, "episodes") as progress:
 
         def encoded() -> Iterator[EncodedEpisode]:
             numbers = range(episodes.num_episodes)

@@ -125,7 +125,7 @@ class _Loop:
         if (self.folder / "checkpoint.safetensors").exists():
             self._resume()
         self.tracker.rewind(self.step)
-        with Progress("training", self.total, start=self.step) as progress:
+        with Progress(self.folder.name, self.total, "batches", self.step) as progress:
             while self.epoch < self.options.epochs:
                 self._epoch(progress)
                 self._validate()
@@ -144,16 +144,23 @@ class _Loop:
             logs = self._train_step(batch)
             self.trained += self.task.count(batch)
             self.batch, self.step = self.batch + 1, self.step + 1
-            progress.advance()
-            if self.step % self.options.log_every == 0:
-                self.tracker.log(self.step, self._train_logs(logs))
             now = time.monotonic()
             self.seconds += now - counted
             counted = now
+            progress.advance()
+            if self.step % self.options.log_every == 0:
+                self.tracker.log(self.step, self._train_logs(logs))
+                progress.advance(0, self._pace(float(logs["loss"])))
             if now - saved > self.options.checkpoint_seconds or interrupts.requested():
                 self._save()
                 interrupts.check()
                 saved = counted = time.monotonic()
+
+    def _pace(self, loss: float) -> str:
+        """How it goes, for whoever watches."""
+        rate = self.trained / max(self.seconds, 1e-9)
+        epoch = f"epoch {self.epoch + 1} of {self.options.epochs}"
+        return f"{epoch}, loss {loss:.4g}, {rate:,.0f} {self.task.unit}/s"
 
     def _train_step(self, batch: Any) -> dict[str, Tensor]:
         module, options = self.task.module, self.options
