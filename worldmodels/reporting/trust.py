@@ -27,8 +27,8 @@ def parted(parting: Parting) -> str:
     """How fast game and dream part under the same actions."""
     text = (
         f"<p>{len(parting.lengths)} of the agent's episodes, dreamt again: M is told the first"
-        " frame and the actions, and nothing else. An agent that exploits its dream dies in the"
-        " game where its dreams go on.</p>"
+        " frame and the actions, and nothing else. An agent that exploits its dream is over in the"
+        " game where its dreams go on; one that wins the game may be so too.</p>"
     )
     rows = [_parting_row(parting, dream) for dream in parting.dreams]
     text += table(rows, _PARTING_HEADER)
@@ -64,7 +64,7 @@ def _over_steps(label: str, curves: dict[str, np.ndarray]) -> str:
 
 
 _PARTING_HEADER = (
-    *("temperature", "deaths in the game", "dreamt by then", "dreams over too soon"),
+    *("temperature", "over in the game", "in the dream too by then", "dreams over too soon"),
     *("steps until half as far apart as unrelated frames", "return dreamt / played"),
 )
 
