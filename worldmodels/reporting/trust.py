@@ -27,8 +27,8 @@ def parted(parting: Parting) -> str:
     """How fast game and dream part under the same actions."""
     text = (
         f"<p>{len(parting.lengths)} of the agent's episodes, dreamt again: M is told the first"
-        " frame and the actions, and nothing else. An agent that exploits its dream is over in the"
-        " game where its dreams go on; one that wins the game may be so too.</p>"
+        " frame and the actions, and nothing else. Where the game is over and its dreams go on, an"
+        " agent exploits them, unless it has won.</p>"
     )
     rows = [_parting_row(parting, dream) for dream in parting.dreams]
     text += table(rows, _PARTING_HEADER)
