@@ -160,7 +160,7 @@ def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_pa
 
 def test_a_chain_makes_only_what_its_base_does_not_have(smoke: Path) -> None:
     wider = ("preset=smoke", "base=smoke", "run=wider", "controller.population=6", ALONE)
-    done = run(smoke, "stage=all", *wider)
+    done = run(smoke, "stage=all", *wider, "evaluate.video=false")
     assert done.returncode == 0, done.stderr
     assert f"rnn: done before ({smoke}/smoke/rnn, " in done.stdout
     assert f"{smoke}/smoke/controller was made with controller.population=" in done.stdout
