@@ -123,6 +123,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "stages": (tables.stages, "laptop"),
     "maker": (tables.maker, "laptop"),
     "likelihood": (tables.likelihood, "laptop"),
+    "fresh": (tables.scores, "laptop-fresh"),
     "longer_search": (tables.scores, "laptop-28M"),
     "quick_scores": (tables.scores, "quick"),
     "quick_stages": (tables.stages, "quick"),
