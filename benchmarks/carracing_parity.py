@@ -28,11 +28,12 @@ from PIL import Image
 from rich.table import Table
 
 from worldmodels.agent import load_agent
-from worldmodels.artifacts import provenance, write_json
+from worldmodels.artifacts import write_json
 from worldmodels.envs.carracing.track import draw_track
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.evolution.fitness import fitness
+from worldmodels.provenance import provenance
 from worldmodels.tracking import Progress, console
 from worldmodels.workers import Pool, default_processes
 from worldmodels.worlds.recipes import RealRecipe

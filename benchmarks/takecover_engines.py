@@ -19,8 +19,9 @@ import envpool
 import numpy as np
 from scipy import stats
 
-from worldmodels.artifacts import provenance, write_json
+from worldmodels.artifacts import write_json
 from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.provenance import provenance
 from worldmodels.tracking import say
 
 ID = "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1"

@@ -19,8 +19,9 @@ import pipeline
 import plain
 from rich.table import Table
 
-from worldmodels.artifacts import provenance, write_json
+from worldmodels.artifacts import write_json
 from worldmodels.envs.envpool_engine import envpool_has
+from worldmodels.provenance import provenance
 from worldmodels.resources import Meter
 from worldmodels.tracking import Progress, console
 from worldmodels.workers import default_processes

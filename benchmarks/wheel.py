@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from worldmodels.agent import load_memory
-from worldmodels.artifacts import provenance, write_json
+from worldmodels.artifacts import write_json
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.engines import EnvSpec, make_lanes, prepare
 from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.provenance import provenance
 from worldmodels.tracking import say
 
 EPISODES, DRIVEN, HELD = 64, 90, 60
