@@ -1,11 +1,11 @@
 """What each part of a run is worth: ``make study``, many hours on two cores.
 
-Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and M,
-or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M, along directions
-that its agent keeps, need only that agent. The tables ``slips``, ``memory`` and ``memories`` need
-no run: a row of theirs, or the first, is made from the published agent's V, and the others are made
-from that first row, as are those of ``slips_dream`` and ``search``. Runs that are done are passed
-over, so that it can be stopped and started again.
+Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and
+M, or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M, along directions
+that its agent keeps, need only that agent. The tables ``slips`` and ``memory`` need no run: a row
+of theirs, or the first, is made from the published agent's V, and the others are made from that
+first row, as are those of ``slips_dream`` and ``search``. Runs that are done are passed over, so
+that it can be stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
@@ -33,7 +33,7 @@ from worldmodels.tracking import say
 SEEDS = (1, 2, 3)
 DREAMT = ("controller.world=dream", "controller.latent=sampled", "controller.budget=10_000_000")
 """CarRacing's searches in the dream of an M that has seen slips."""
-AGENTS = ("pretrained/carracing", "pretrained/takecover")
+AGENT = "pretrained/carracing"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Row:
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages that differ from the base's, and the judge."""
-        if self.base in AGENTS:
+        if self.base == AGENT:
             return ("rollouts", "vae", "rnn", "controller", "evaluate")
         own_memory = any(word.startswith("rnn.") for word in self.overrides)
         return (*(("rnn",) if own_memory else ()), "controller", "evaluate")
@@ -118,12 +118,12 @@ def carracing() -> Study:
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
             ),
             Row("dream", "means", "temperature 1.0, of means", means),
-            *(Row("slips", *row, one, AGENTS[0]) for row in _slips()),
+            *(Row("slips", *row, one, AGENT) for row in _slips()),
             *(
                 Row("slips_dream", *row, base="study/slips/epsilon-0.03-1")
                 for row in _temperatures()
             ),
-            Row("memory", "run", "as the run's", (), one, AGENTS[0]),
+            Row("memory", "run", "as the run's", (), one, AGENT),
             *(Row("memory", *row, one, "study/memory/run-1") for row in _memories()),
             *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
         ),
@@ -208,9 +208,8 @@ def takecover() -> Study:
             ),
             Row("longer", "tau-0.5", "temperature 0.5", ("controller.temperature=0.5", *more)),
             Row("longer", "tau-1.0", "temperature 1.0", (*mild, *more), one),
-            Row("memories", "run", "as the run's", mild, one, AGENTS[1]),
             *(
-                Row("memories", name, what, (*mild, *overrides), one, "study/memories/run-1")
+                Row("memories", name, what, (*mild, *overrides), one)
                 for name, what, overrides in _dreams()
             ),
             Row("parts", "z", "C sees z", (*mild, "controller.features=z"), one),
@@ -230,6 +229,7 @@ def takecover() -> Study:
 def _dreams() -> tuple[Variant, ...]:
     """Kinds of M to dream with."""
     return (
+        ("run", "as the run's", ()),
         ("short", "a fifth of the epochs", ("rnn.epochs=4",)),
         ("deaths", "deaths as other steps", ("rnn.death_weight=1",)),
         ("means", "means of latents", ("rnn.latent=mean", "controller.latent=mean")),
