@@ -171,6 +171,23 @@ def test_one_step_at_a_time_equals_the_sequence() -> None:
     torch.testing.assert_close(state.c, last.c)
 
 
+def test_the_restart_input_is_one_in_the_first_step_of_an_episode_alone() -> None:
+    torch.manual_seed(0)
+    model = MDNRNN(5, 2, 16, 3, restart=True)
+    latents, actions = torch.randn(4, 9, 5), torch.randn(4, 9, 2)
+    flag = torch.zeros(4, 9, 1)
+    flag[:, 0] = 1
+    hidden, _ = model.lstm(torch.cat([latents, actions, flag], dim=-1))
+    told = model.predict(hidden).reward
+    first, state = model(latents[:, :4], actions[:, :4], model.initial(4))
+    later, _ = model(latents[:, 4:], actions[:, 4:], state)
+    torch.testing.assert_close(torch.cat([first.reward, later.reward], dim=1), told)
+    state = model.initial(4)
+    for time in range(9):
+        state = model.advance(latents[:, time], actions[:, time], state)
+        torch.testing.assert_close(state.h, hidden[:, time])
+
+
 def sequences(batch: int, steps: int, latent: int, seed: int = 0) -> Sequences:
     generator = torch.Generator().manual_seed(seed)
 
@@ -210,6 +227,21 @@ def test_padding_changes_neither_loss_nor_gradient() -> None:
         gradients.append(torch.cat(flat))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+
+
+def test_a_death_weighs_as_many_other_steps_as_it_is_told() -> None:
+    torch.manual_seed(0)
+    model = MDNRNN(3, 2, 8, 2, reward_weight=0.0, death_weight=10.0)
+    batch = sequences(2, 6, 3)
+    batch.terminated[0, 3] = 1.0
+    batch.mask[0, 4:] = False
+    loss, logs, _ = model.loss(batch, model.initial(2))
+    prediction, _ = model(batch.mean[:, :-1], batch.actions, model.initial(2))
+    ends = distributions.Bernoulli(logits=prediction.termination)
+    surprise = -ends.log_prob(batch.terminated) * (1 + 9 * batch.terminated)
+    wanted = surprise[batch.mask].mean()
+    torch.testing.assert_close(logs["termination_bce"], wanted.detach())
+    torch.testing.assert_close(loss, logs["nll"] + wanted)
 
 
 def test_windows_with_carried_state_see_what_the_whole_episode_sees() -> None:

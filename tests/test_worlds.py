@@ -34,10 +34,11 @@ def dream(
     ends: float = -10.0,
     latent: int = 6,
     dtype: torch.dtype = torch.float32,
+    reward_weight: float = 0.1,
 ) -> DreamWorld:
     """A small untrained dream whose termination logit is about `ends`."""
     torch.manual_seed(0)
-    memory = MDNRNN(latent, 3, 12, 3)
+    memory = MDNRNN(latent, 3, 12, 3, reward_weight=reward_weight)
     with torch.no_grad():
         memory.head.bias[-1] = ends
     rng = np.random.default_rng(0)
@@ -91,6 +92,13 @@ def test_a_dream_ends_where_its_head_says_so() -> None:
     outcome = rollout(world, population(world, 1, 4), range(4), 30)
     assert (outcome.lengths == 1).all()
     assert outcome.terminated.all()
+
+
+def test_a_dream_of_no_rewards_is_worth_the_steps_survived() -> None:
+    world = dream(ends=-0.05, reward_weight=0.0)
+    outcome = rollout(world, population(world, 4, 16), range(64), 30)
+    assert 0 < outcome.terminated.sum() < 64
+    np.testing.assert_array_equal(outcome.returns, outcome.lengths - outcome.terminated)
 
 
 def test_a_dream_in_bfloat16_is_nearly_that_in_float32() -> None:
