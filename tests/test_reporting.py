@@ -24,8 +24,10 @@ from worldmodels.reporting.page import render
 from worldmodels.reporting.parting import part
 from worldmodels.reporting.pictures import contact_sheet, dream_strip, rows_of
 from worldmodels.reporting.scores import (
+    IN_ITS_DREAM,
     PAPER_ROWS,
     Score,
+    exploited,
     score_table,
     summarise,
     temperature_rows,
@@ -96,6 +98,23 @@ def test_few_or_equal_returns_are_not_given_an_interval() -> None:
 def test_a_wrong_number_of_seeds_is_refused() -> None:
     with pytest.raises(ValueError, match="2 returns for 3 seeds"):
         summarise("agent", np.array([1.0, 2.0]), [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("game", "dream", "said"),
+    [(180, 2000, True), (800, 1600, False), (180, 190, False), (800, 190, False)],
+)
+def test_an_agent_that_is_good_in_its_dream_alone_is_named(
+    game: float, dream: float, said: bool
+) -> None:
+    spread = np.linspace(-40.0, 40.0, 20)
+    means = {"agent": game, "random policy": 230.0, IN_ITS_DREAM: dream}
+    scores = [summarise(name, mean + spread, range(20)) for name, mean in means.items()]
+    line = exploited(scores)
+    assert (line is not None) == said
+    assert line is None or "2000 there, 180 in the game" in line
+    assert exploited(scores[:2]) is None, "it has not dreamt"
+    assert exploited([summarise(s.name, np.array(s.returns[:2]), range(2)) for s in scores]) is None
 
 
 def test_the_paper_stands_beside_car_racing() -> None:

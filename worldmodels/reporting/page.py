@@ -12,7 +12,7 @@ from worldmodels.reporting.charts import Chart
 from worldmodels.reporting.markup import STYLE, charts, data_url, figure, picture, table
 from worldmodels.reporting.parting import Parting
 from worldmodels.reporting.pictures import DreamStrip, png
-from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, score_rows
+from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, exploited, score_rows
 from worldmodels.reporting.trust import parted, temperatures
 
 Folders = dict[str, Path]
@@ -146,6 +146,8 @@ def _scores(folder: Path, manifest: dict[str, Any]) -> str:
     judge = "Gymnasium's own" if engine == "gymnasium" else f"the {html.escape(engine)} engine's"
     text = f"<p>Played in {judge} {html.escape(env)}.</p>"
     text += table(score_rows(scores, PAPER_ROWS.get(env, [])), HEADER)
+    if (warning := exploited(scores)) is not None:
+        text += f"<p><strong>{html.escape(warning)}</strong></p>"
     film = folder / "median.mp4"
     if film.exists():
         source = data_url(film.read_bytes(), "video/mp4")

@@ -160,6 +160,23 @@ def _interval(returns: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def exploited(scores: Sequence[Score]) -> str | None:
+    """A line on an agent that exploits its dream: better than random actions there, and no better
+    in the game. None where that is not so, or cannot be said of so few episodes."""
+    named = {score.name: score for score in scores}
+    if not {"agent", "random policy", IN_ITS_DREAM} <= named.keys():
+        return None
+    agent, random, dream = named["agent"], named["random policy"], named[IN_ITS_DREAM]
+    few = len(agent.returns) < FEWEST
+    if few or agent.interval[0] > random.mean or dream.interval[0] <= random.mean:
+        return None
+    return (
+        f"The agent exploits its dream: {dream.mean:.0f} there, {agent.mean:.0f} in the game, no"
+        f" more than random actions ({random.mean:.0f}). What it does there, M has not seen enough"
+        " of: stage=iterate lets it collect, and learns again."
+    )
+
+
 HEADER = ("policy", "mean ± std", "95 % interval", "interquartile mean", "episodes")
 
 

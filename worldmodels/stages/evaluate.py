@@ -18,7 +18,13 @@ from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays, wr
 from worldmodels.config import Engine, WorldKind
 from worldmodels.data.episodes import write_shard
 from worldmodels.evolution.fitness import Packet, packets
-from worldmodels.reporting.scores import IN_ITS_DREAM, PAPER_ROWS, score_table, summarise
+from worldmodels.reporting.scores import (
+    IN_ITS_DREAM,
+    PAPER_ROWS,
+    exploited,
+    score_table,
+    summarise,
+)
 from worldmodels.reporting.video import EpisodeFilm
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, console, say
@@ -103,6 +109,8 @@ def _judge(
         scores.append(summarise(IN_ITS_DREAM, dreamt.outcome.returns, drawn))
     write_json(folder.path / "scores.json", {score.name: score.record() for score in scores})
     console.print(score_table(scores, PAPER_ROWS.get(spec.id, [])))
+    if (warning := exploited(scores)) is not None:
+        say(warning)
     if config.video:
         _film(folder.path / "median.mp4", agent, judge, work, played.outcome.returns)
     rate = (played.steps + random.steps) / (played.seconds + random.seconds)
