@@ -230,7 +230,7 @@ def _dreams() -> tuple[Variant, ...]:
     """Kinds of M to dream with."""
     return (
         ("run", "as the run's", ()),
-        ("short", "a fifth of the epochs", ("rnn.epochs=4",)),
+        ("short", "a fifth of the epochs", ("rnn.epochs=2",)),
         ("deaths", "deaths as other steps", ("rnn.death_weight=1",)),
         ("means", "means of latents", ("rnn.latent=mean", "controller.latent=mean")),
         ("shared", "one mixture for all", ("rnn.shared_mixture=true",)),

@@ -288,6 +288,14 @@ def test_an_artifact_made_from_another_upstream_is_refused(copy: Path) -> None:
     assert "fresh=true" in line
 
 
+def test_a_page_that_cannot_be_made_costs_none(copy: Path) -> None:
+    page = copy / "smoke/report/index.html"
+    before = page.read_bytes()
+    (copy / "smoke/rollouts/shard-00001.h5").write_bytes(b"")
+    assert "shard-00001.h5" in error_line(run(copy, "stage=report", "preset=smoke"))
+    assert page.read_bytes() == before
+
+
 def test_a_truncated_shard_is_named_and_collected_again(copy: Path) -> None:
     path = copy / "smoke/rollouts/shard-00001.h5"
     fingerprint = manifest(copy, "rollouts")["fingerprint"]

@@ -28,10 +28,11 @@ def run(context: Context) -> None:
             f"{context.run.root}: no stage of it is finished, so there is nothing to report:"
             f" first run python -m worldmodels stage=all run={context.run.name}"
         )
+    strip = _strip(context, finished) if finished.keys() >= {"rollouts", "vae", "rnn"} else None
+    parting = _part(context) if "evaluate" in finished else None
+    page = render(context.run.root.name, finished, strip, parting, _dreamers(context))
+    # Only now, for it removes the page before: one that cannot be made costs none.
     with context.run.begin("report", {}, {}, fresh=True) as folder:
-        strip = _strip(context, finished) if finished.keys() >= {"rollouts", "vae", "rnn"} else None
-        parting = _part(context) if "evaluate" in finished else None
-        page = render(context.run.root.name, finished, strip, parting, _dreamers(context))
         path = folder.path / "index.html"
         with atomic_path(path) as temporary:
             temporary.write_text(page)
