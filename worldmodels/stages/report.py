@@ -64,7 +64,7 @@ def _dreamers(context: Context) -> dict[str, Path]:
     if context.published is None and not run.has("rnn"):
         return {}
     models = context.models()
-    folders = [run.root, *sorted(path for path in run.root.iterdir() if path.is_dir())]
+    folders = [run.root, *sorted(run.root.glob("*/"))]  # none where the run has no folder yet
     found = {}
     for folder in folders:
         other = Run(folder)
