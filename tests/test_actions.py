@@ -9,7 +9,7 @@ from worldmodels.errors import ConfigError
 
 LOW = np.array([-1.0, 0.0, 0.0], np.float32)
 HIGH = np.array([1.0, 1.0, 1.0], np.float32)
-NAMES = ["brownian", "uniform", "sticky_brownian", "sticky_uniform"]
+NAMES = ["brownian", "uniform", "sticky_brownian", "sticky_uniform", "persistent_uniform"]
 ALL_NAMES = pytest.mark.parametrize("name", NAMES)
 
 
@@ -128,6 +128,21 @@ def test_sticky_actions_are_held_uniformly_for_1_to_10_steps(name: str) -> None:
     # A Brownian proposal from a corner of the box can be clipped onto the same corner, which
     # looks like one longer hold.
     assert shares[11:].sum() < 0.02
+
+
+def test_persistent_episodes_have_longest_holds_of_their_own_of_1_to_200_steps() -> None:
+    steps, lanes = 12_000, 150
+    actions = run("persistent_uniform", list(range(lanes)), steps)
+    longest = np.array([holds(actions[:, lane]).max() for lane in range(lanes)])
+    assert longest.max() <= 200
+    # Log-uniform: the logarithm has the mean and the spread of a uniform on 0..log 200, but that
+    # a lane of long holds has had too few of them to show its longest.
+    logs = np.log(longest) / np.log(200)
+    assert logs.mean() == pytest.approx(1 / 2, abs=0.08)
+    assert logs.std() == pytest.approx(np.sqrt(1 / 12), abs=0.05)
+    # And in each lane a hold is uniform up to that longest.
+    typical = np.array([holds(actions[:, lane]).mean() for lane in range(lanes)])
+    np.testing.assert_allclose(typical, (longest + 1) / 2, rtol=0.25)
 
 
 def test_the_actions_are_not_the_environments_random_numbers() -> None:

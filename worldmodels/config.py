@@ -64,6 +64,7 @@ class ActionSource(Enum):
     uniform = "uniform"
     sticky_brownian = "sticky_brownian"
     sticky_uniform = "sticky_uniform"
+    persistent_uniform = "persistent_uniform"
     controller = "controller"
 
 

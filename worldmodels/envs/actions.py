@@ -25,6 +25,10 @@ _WALK_STEP = np.sqrt(1 / 50)
 _LONGEST_HOLD = 10
 """A sticky action is held for 1 to 10 steps, as in the paper's Doom recipe."""
 
+_PERSISTENT_HOLD = 200
+"""The longest hold that an episode of a persistent policy can have: several times the steps that it
+takes to cross Take Cover's room."""
+
 
 class ActionPolicy(Protocol):
     """Chooses an action for each lane without looking."""
@@ -43,10 +47,12 @@ class ActionPolicy(Protocol):
 class _RandomPolicy(ABC):
     """Proposes an action at every step and takes it whenever the last one's hold is over."""
 
-    def __init__(self, low: NDArray[Any], high: NDArray[Any], longest_hold: int) -> None:
+    def __init__(
+        self, low: NDArray[Any], high: NDArray[Any], longest_holds: tuple[int, int]
+    ) -> None:
         self._low = low  # (A,)
         self._high = high  # (A,)
-        self._longest_hold = longest_hold
+        self._longest_holds = longest_holds  # the least and the greatest that an episode can have
         self._noise: NDArray[Any]  # (N, block, A)
         self._holds: NDArray[np.int64]  # (N, block)
 
@@ -59,6 +65,8 @@ class _RandomPolicy(ABC):
         self._actions = np.array(
             [generator.uniform(self._low, self._high) for generator in self._generators]
         ).reshape(len(seeds), *size)  # (N, A)
+        longest = [self._draw_longest(generator) for generator in self._generators]
+        self._longest = np.array(longest, dtype=np.int64)  # (N,)
         self._remaining = np.zeros(len(seeds), dtype=np.int64)  # (N,) steps left of the hold
         self._step = 0
 
@@ -77,6 +85,7 @@ class _RandomPolicy(ABC):
     def keep(self, mask: NDArray[np.bool_]) -> None:
         self._generators = [g for g, kept in zip(self._generators, mask, strict=True) if kept]
         self._actions = self._actions[mask]
+        self._longest = self._longest[mask]
         self._remaining = self._remaining[mask]
         if self._step > 0:
             self._noise = self._noise[mask]
@@ -88,7 +97,15 @@ class _RandomPolicy(ABC):
         self._holds = np.empty((lanes, _BLOCK), dtype=np.int64)
         for lane, generator in enumerate(self._generators):
             self._noise[lane] = self._draw(generator, (_BLOCK, size))
-            self._holds[lane] = generator.integers(1, self._longest_hold + 1, _BLOCK)
+            self._holds[lane] = generator.integers(1, self._longest[lane] + 1, _BLOCK)
+
+    def _draw_longest(self, generator: np.random.Generator) -> int:
+        """Return an episode's longest hold, log-uniform between the least and the greatest."""
+        least, greatest = self._longest_holds
+        if least == greatest:
+            return least
+        longest: float = least * (greatest / least) ** generator.uniform()
+        return round(longest)
 
     @abstractmethod
     def _draw(self, generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
@@ -120,11 +137,12 @@ class _Brownian(_RandomPolicy):
         return walked
 
 
-_POLICIES: dict[str, tuple[type[_RandomPolicy], int]] = {
-    "brownian": (_Brownian, 1),
-    "uniform": (_Uniform, 1),
-    "sticky_brownian": (_Brownian, _LONGEST_HOLD),
-    "sticky_uniform": (_Uniform, _LONGEST_HOLD),
+_POLICIES: dict[str, tuple[type[_RandomPolicy], tuple[int, int]]] = {
+    "brownian": (_Brownian, (1, 1)),
+    "uniform": (_Uniform, (1, 1)),
+    "sticky_brownian": (_Brownian, (_LONGEST_HOLD, _LONGEST_HOLD)),
+    "sticky_uniform": (_Uniform, (_LONGEST_HOLD, _LONGEST_HOLD)),
+    "persistent_uniform": (_Uniform, (1, _PERSISTENT_HOLD)),
 }
 
 
@@ -136,6 +154,9 @@ def make_action_policy(name: str, low: NDArray[Any], high: NDArray[Any]) -> Acti
     - "uniform": each action uniform in the box.
     - "sticky_brownian", "sticky_uniform": the same, but each action is held for a number of steps
       uniform on 1..10, as in the Doom recipe of hardmaru/WorldModelsExperiments.
+    - "persistent_uniform": each episode has its own longest hold instead of 10, log-uniform on
+      1..200. Some of them dither, some run until something stops them: what a wall does to who
+      stays there is in the data.
 
     Raises:
         ConfigError: no such policy, or a box without finite bounds.
@@ -145,5 +166,5 @@ def make_action_policy(name: str, low: NDArray[Any], high: NDArray[Any]) -> Acti
     low, high = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise ConfigError("the action box is unbounded: random actions need finite bounds")
-    policy, longest_hold = _POLICIES[name]
-    return policy(low, high, longest_hold)
+    policy, longest_holds = _POLICIES[name]
+    return policy(low, high, longest_holds)
