@@ -86,6 +86,8 @@ def _result(name: str) -> Any:
 def regions() -> dict[str, str]:
     """Region -> Markdown: those of `REGIONS`, and each table of a study as one of its name."""
     written = {name: write(_result(source)) for name, (write, source) in REGIONS.items()}
+    recipes = {what: _result(source) for what, source in DOOM_RECIPES.items()}
+    written["doom_recipes"] = tables.recipes(recipes)
     studies = [read_json(path) for path in sorted(RESULTS.glob("study-*.json"))]
     return written | tables.studies([run for study in studies for run in study["runs"]])
 
@@ -129,9 +131,6 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "quick_stages": (tables.stages, "quick"),
     "doom_scores": (tables.scores, "takecover"),
     "doom_fresh": (tables.scores, "takecover-fresh"),
-    "doom_again": (tables.scores, "takecover-again"),
-    "doom_again_maker": (tables.maker, "takecover-again"),
-    "doom_scouted": (tables.scores, "takecover-scouted"),
     "dream_rounds": (tables.rounds, "dreamt-rounds"),
     "dream_cool": (tables.rounds, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),
@@ -145,6 +144,15 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "speed": (tables.speed, "carracing_speed"),
 }
 """Who writes a region, from which result."""
+
+DOOM_RECIPES = {
+    "1,800 episodes of random actions, held for 1 to 10 steps": "takecover-first",
+    "the same; another V": "takecover-again",
+    "those, and 400 that the agent in the row above drives": "takecover-scouted",
+    "1,800 episodes of random actions that persist": "takecover-scout",
+    "those, and 400 that the agent in the row above drives: the run": "takecover",
+}
+"""What agents of Take Cover were made from, in order, and the result of each."""
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from worldmodels.reporting.scores import (
     HEADER,
+    IN_ITS_DREAM,
     PAPER_ROWS,
     PAPER_TEMPERATURES,
     Score,
@@ -77,6 +78,18 @@ def rounds(record: dict[str, Any]) -> str:
     """The agents of the rounds of ``stage=iterate``."""
     judged = [Score.from_record(name, one) for name, one in record["scores"].items()]
     return _table(HEADER, score_rows(judged, []))
+
+
+def recipes(runs: dict[str, dict[str, Any]]) -> str:
+    """What the agents of several recipes are worth, in the game and in the dreams they are of."""
+    rows = []
+    for what, run in runs.items():
+        in_game = Score.from_record(what, run["scores"]["agent"])
+        in_dream = Score.from_record(what, run["scores"][IN_ITS_DREAM])
+        row = [what, f"**{in_game.mean:.1f}** ± {in_game.std:.1f}"]
+        row.append(f"{in_game.interval[0]:.1f} to {in_game.interval[1]:.1f}")
+        rows.append([*row, f"{in_dream.mean:.0f} ± {in_dream.std:.0f}"])
+    return _table(("V and M learned from", "score", "95 % interval", "in its dream"), rows)
 
 
 def likelihood(run: dict[str, Any]) -> str:
