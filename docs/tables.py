@@ -30,7 +30,7 @@ def studies(runs: list[dict[str, Any]]) -> dict[str, str]:
 
 def _study(runs: list[dict[str, Any]]) -> str:
     rows = []
-    published = any(run["table"] == "temperatures" for run in runs)
+    published = any(run["table"].startswith("temperatures") for run in runs)
     dreamt = any(run["world"] == "dream" for run in runs)
     likely = len({run["nll"] for run in runs}) > 1
     for name in dict.fromkeys(run["name"] for run in runs):

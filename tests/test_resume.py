@@ -12,8 +12,8 @@ from command import run, start
 BASE = ("preset=smoke", "trainer.checkpoint_seconds=0.1", "rnn.baselines=false", "env.lanes=2")
 LONG = {
     "rollouts": ("rollouts.episodes=24", "rollouts.max_steps=150", "env.max_steps=150"),
-    "vae": ("vae.epochs=4",),
-    "rnn": ("rnn.epochs=40",),
+    "vae": ("vae.epochs=2",),
+    "rnn": ("rnn.epochs=20",),
     "controller": (
         "controller.generations=12",
         "controller.select_every=4",
