@@ -88,8 +88,10 @@ def recipes(runs: dict[str, dict[str, Any]]) -> str:
         in_dream = Score.from_record(what, run["scores"][IN_ITS_DREAM])
         row = [what, f"**{in_game.mean:.1f}** ± {in_game.std:.1f}"]
         row.append(f"{in_game.interval[0]:.1f} to {in_game.interval[1]:.1f}")
-        rows.append([*row, f"{in_dream.mean:.0f} ± {in_dream.std:.0f}"])
-    return _table(("V and M learned from", "score", "95 % interval", "in its dream"), rows)
+        row.append(f"{in_dream.mean:.0f} ± {in_dream.std:.0f}")
+        rows.append([*row, str(run["stages"]["evaluate"]["commit"])[:7]])
+    header = ("V and M learned from", "score", "95 % interval", "in its dream", "commit")
+    return _table(header, rows)
 
 
 def likelihood(run: dict[str, Any]) -> str:
