@@ -3,20 +3,32 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: run test test-slow bench parity speed study lint format clean
+.PHONY: run test unit lint test-system test-slow bench sharing parity speed study format clean
 
 # The whole pipeline on real CarRacing, in minutes.
 run: $(VENV)/.run
 	$(BIN)/python -m worldmodels stage=all preset=quick
 
-# What every change must pass. A file's tests stay together: they share what a run left.
-test: lint
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+# What every change must pass: five minutes on two cores.
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# One computing thread a process: what runs side by side shares the cores.
+unit: export OMP_NUM_THREADS = 1
+unit: $(VENV)/.dev
+	@rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest --numprocesses 2 --dist worksteal
+	@$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+# With real programs beside ours: a wheel in an empty environment, an X server.
+test-system: $(VENV)/.dev
+	$(BIN)/python -m pytest -m system
 
 # Proofs that take minutes: kill and resume at random moments, the quick preset's scores.
 test-slow: $(VENV)/.dev
@@ -34,9 +46,13 @@ study: $(VENV)/.dev
 	$(BIN)/python benchmarks/study.py carracing
 	$(BIN)/python benchmarks/study.py takecover
 
-# Every part beside the plain loops that most reimplementations have: minutes.
+# Every part beside the plain loops that most reimplementations have: 20 minutes, or rows="vae rnn".
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/throughput.py $(rows)
+
+# Training beside busy processes: a quarter of an hour.
+sharing: $(VENV)/.dev
+	$(BIN)/python benchmarks/sharing.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

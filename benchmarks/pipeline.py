@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,10 +103,38 @@ def rollouts_envpool(folder: Path, seconds: float) -> float:
     return _frames("envpool", default_processes(), seconds)
 
 
-def _fit(task: Task, folder: Path, epochs: int, fabric: Fabric) -> float:
-    options = FitOptions(epochs, 1e-3, 1e-3, None, 1, 30.0, 20)
+class _Timed:
+    """A training task whose epoch ends `seconds` after its first batch was trained on."""
+
+    def __init__(self, task: Task, seconds: float) -> None:
+        self._task, self._seconds = task, seconds
+
+    @property
+    def module(self) -> torch.nn.Module:
+        return self._task.module
+
+    @module.setter
+    def module(self, module: torch.nn.Module) -> None:
+        self._task.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def batches(self, epoch: int, start: int) -> Iterator[Any]:
+        end = None
+        while True:
+            for batch in self._task.batches(epoch, start):
+                yield batch
+                end = end or time.perf_counter() + self._seconds
+                if time.perf_counter() > end:
+                    return
+            epoch += 1
+
+
+def _fit(task: Task, folder: Path, seconds: float, fabric: Fabric) -> float:
+    options = FitOptions(1, 1e-3, 1e-3, None, 1, 30.0, 20)
     with Tracker(folder / "metrics.csv") as tracker:
-        return fit(task, folder, options, fabric, tracker).throughput
+        return fit(_Timed(task, seconds), folder, options, fabric, tracker).throughput
 
 
 def vae(folder: Path, seconds: float) -> float:
@@ -115,7 +145,7 @@ def vae(folder: Path, seconds: float) -> float:
     episodes = EpisodeSet.open([folder / "rollouts"], "refuse")
     model = load_vision(folder / "vae.safetensors")
     task = VisionTask(model, episodes, episodes.split(0.05, 1), 100, 1, fabric)
-    return _fit(task, folder / f"vae-{time.time_ns()}", max(1, round(seconds / 10)), fabric)
+    return _fit(task, folder / f"vae-{time.time_ns()}", seconds, fabric)
 
 
 def rnn(folder: Path, seconds: float) -> float:
@@ -126,7 +156,7 @@ def rnn(folder: Path, seconds: float) -> float:
     split = EpisodeSet.open([folder / "rollouts"], "refuse").split(0.05, 1)
     model = load_memory(folder / "rnn.safetensors")
     task = MemoryTask(model, latents, split, 16, 100, 1, fabric)
-    return _fit(task, folder / f"rnn-{time.time_ns()}", max(1, round(4 * seconds)), fabric)
+    return _fit(task, folder / f"rnn-{time.time_ns()}", seconds, fabric)
 
 
 def _control(

@@ -1,4 +1,7 @@
-"""Throughput of every part beside the plain loops of ``plain.py``: ``make bench``.
+"""Throughput of every part beside the plain loops of ``plain.py``.
+
+    make bench                     # every row: 20 minutes
+    make bench rows="vae dream"    # some of them
 
 Each measurement is a process of its own. The plain loop and ours take turns, so that whatever else
 the machine does falls on both; a ratio is the median of the ratios of the turns.
@@ -8,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +28,7 @@ from worldmodels.artifacts import write_json
 from worldmodels.envs.envpool_engine import envpool_has
 from worldmodels.provenance import provenance
 from worldmodels.resources import Meter
-from worldmodels.tracking import Progress, console
+from worldmodels.tracking import console, say
 from worldmodels.workers import default_processes
 
 
@@ -33,7 +38,7 @@ class Figure:
 
     Args:
         what: is measured.
-        ours: function of ``pipeline.py``.
+        ours: function of ``pipeline.py``; also what the line is asked for by.
         plain: function of ``plain.py``.
         a_core: the plain loop uses one core where ours uses all: compare by the core.
     """
@@ -58,11 +63,21 @@ FIGURES = (
 )
 
 
-def measure(module: str, function: str, folder: Path, seconds: float) -> tuple[float, int]:
-    """Rate and peak memory in bytes (of the largest process) of one function, in a new process."""
+def measure(
+    module: str,
+    function: str,
+    folder: Path,
+    seconds: float,
+    variables: Mapping[str, str] | None = None,
+) -> tuple[float, int]:
+    """Rate and peak memory in bytes (of the largest process) of one function, in a new process.
+
+    `variables` are added to its environment.
+    """
     command = [sys.executable, __file__, f"--measure={module}.{function}"]
     command += [f"--folder={folder}", f"--seconds={seconds}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, **(variables or {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"{module}.{function} failed:\n{done.stderr}")
     record = json.loads(done.stdout.splitlines()[-1])
@@ -79,7 +94,11 @@ def measure_here(name: str, folder: Path, seconds: float) -> None:
 
 def main() -> None:
     """Measure, print the table, and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = [figure.ours for figure in FIGURES]
+    parser.add_argument("rows", nargs="*", help=f"of {', '.join(known)}; none is all of them")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of a measurement")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each pair")
     parser.add_argument("--out", type=Path, default=Path("data/throughput.json"))
@@ -89,21 +108,26 @@ def main() -> None:
     if options.measure:
         measure_here(options.measure, options.folder, options.seconds)
         return
-    figures = [f for f in FIGURES if "EnvPool" not in f.what or envpool_has("CarRacing-v3")]
+    if unknown := set(options.rows) - set(known):
+        parser.error(f"rows: {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
+    figures = [f for f in FIGURES if f.ours in options.rows or not options.rows]
+    figures = [f for f in figures if "EnvPool" not in f.what or envpool_has("CarRacing-v3")]
     records = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        say("bench: recording the episodes that every row starts from")
         pipeline.prepare(folder)
-        with Progress("measuring", 2 * options.rounds * len(figures), "measurements") as progress:
-            for figure in figures:
-                turns = []
-                for _ in range(options.rounds):
-                    turn = []
-                    for module, function in (("plain", figure.plain), ("pipeline", figure.ours)):
-                        turn.append(measure(module, function, folder, options.seconds))
-                        progress.advance(note=figure.what)
-                    turns.append(turn)
-                records.append(summary(figure, turns))
+        for figure in figures:
+            turns = []
+            for number in range(options.rounds):
+                pair = (("plain", figure.plain), ("pipeline", figure.ours))
+                turn = [measure(*loop, folder, options.seconds) for loop in pair]
+                say(
+                    f"bench: {figure.what} ({figure.ours}), turn {number + 1} of {options.rounds}:"
+                    f" plain loop {turn[0][0]:,.0f}, here {turn[1][0]:,.0f} {figure.unit}"
+                )
+                turns.append(turn)
+            records.append(summary(figure, turns))
     write_json(options.out, {**provenance(), "cores": default_processes(), "figures": records})
     console.print(table(records))
     console.print(f"wrote {options.out}")

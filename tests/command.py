@@ -1,9 +1,16 @@
 """The program as a user runs it, and the configuration that its words make."""
 
+import atexit
+import itertools
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -14,6 +21,14 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 
 ALONE = "workers.processes=0"
 """Where workers are not the question: each takes seconds to start."""
+
+BRIEFLY = ("rnn.baselines=false", "evaluate.video=false", "evaluate.engine=native")
+"""A chain without what takes longest and another test looks at."""
+
+_WARM = multiprocessing.get_context("forkserver")
+_WARM.set_forkserver_preload(
+    [f"worldmodels.stages.{stage}" for stage in ("chain", "iterate", "inspect")]
+)
 
 
 def composed(*overrides: str) -> schema.Config:
@@ -40,15 +55,73 @@ def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     )
 
 
-def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
+def started_anew(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    """``python -m worldmodels`` to its end, from a new interpreter."""
     with start(folder, *overrides) as process:
         try:
-            output, errors = process.communicate(timeout=280)
-        except subprocess.TimeoutExpired:
-            process.kill()  # or it would go on beside the tests that follow
-            raise
+            output, errors = process.communicate()
+        finally:  # a test that is given up must not leave it to those that follow
+            process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def run(
+    folder: Path, *overrides: str, kill_at_write: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end, in a process of its own.
+
+    The process is forked from one that has imported the stages already: the imports take several
+    seconds, most of what a small stage takes. `started_anew` begins with the interpreter.
+
+    Args:
+        folder: of the data.
+        overrides: the words of the command line.
+        kill_at_write: the process kills itself (SIGKILL) where it would force its file number so
+            many to the disk: written, but not yet renamed to its place.
+    """
+    words = [*overrides, f"data={folder}"]
+    with tempfile.TemporaryDirectory() as name:
+        files = [Path(name, stream) for stream in ("stdout", "stderr")]
+        process = _WARM.Process(target=_program, args=(words, environment(), files, kill_at_write))
+        process.start()
+        try:
+            process.join()
+        finally:
+            process.kill()
+        output, errors = (path.read_text() for path in files)
+    assert process.exitcode is not None
+    return subprocess.CompletedProcess(words, process.exitcode, output, errors)
+
+
+def _program(
+    words: list[str], environment: dict[str, str], files: list[Path], kill_at_write: int | None
+) -> None:
+    """What ``python -m worldmodels`` does once Python has started."""
+    from worldmodels.__main__ import main
+
+    if kill_at_write is not None:
+        _kill_at_write(kill_at_write)
+
+    atexit._clear()  # of the process that this one was forked from
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, path in enumerate(files, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = ["worldmodels", *words]
+    code = main()
+    atexit._run_exitfuncs()  # multiprocessing ends its children without
+    sys.exit(code)
+
+
+def _kill_at_write(number: int) -> None:
+    writes, fsync = itertools.count(1), os.fsync
+
+    def fsync_or_die(descriptor: Any) -> None:
+        if next(writes) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fsync(descriptor)
+
+    mock.patch.object(os, "fsync", fsync_or_die).start()
 
 
 def error_line(done: subprocess.CompletedProcess[str]) -> str:

@@ -1,19 +1,69 @@
-"""What several tests look at."""
+"""What several tests look at, made once for all workers of pytest-xdist."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import run
+from command import ALONE, run, started_anew
+from filelock import FileLock
 from shell import Commands
+
+Once = Callable[[str, Callable[[Path], None]], Path]
 
 
 @pytest.fixture(scope="session")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data folder after ``stage=all preset=smoke``; tests that damage it copy it first."""
-    data = tmp_path_factory.mktemp("data")
-    done = run(data, "stage=all", "preset=smoke")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return data
+def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
+    """Fill a folder once: the first worker that needs it does, under a lock; the others wait.
+
+    The folder is shared, so no test may write to it.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if worker_id != "master":  # a worker's own folder is below the one that they share
+        root = root.parent
+
+    def fill(name: str, make: Callable[[Path], None]) -> Path:
+        folder, done = root / name, root / f"{name}.done"
+        with FileLock(root / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # another worker failed half way
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return fill
+
+
+@pytest.fixture(scope="session")
+def smoke(once: Once) -> Path:
+    """The data folder after ``python -m worldmodels stage=all preset=smoke``; shared."""
+
+    def make(data: Path) -> None:
+        done = started_anew(data, "stage=all", "preset=smoke")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return once("smoke", make)
+
+
+@pytest.fixture
+def copy(smoke: Path, tmp_path: Path) -> Path:
+    """A data folder of the test's own, with the run ``smoke``."""
+    shutil.copytree(smoke, tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="session")
+def along(smoke: Path, once: Once) -> Path:
+    """A data folder with the runs ``smoke`` and ``along``, a search in 32 directions; shared."""
+
+    def make(data: Path) -> None:
+        shutil.copytree(smoke, data, dirs_exist_ok=True)
+        search = ("stage=controller", "preset=smoke", "run=along", "base=smoke", ALONE)
+        done = run(data, *search, "controller.components=32")
+        assert done.returncode == 0, done.stderr
+
+    return once("along", make)
 
 
 @pytest.fixture

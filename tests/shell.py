@@ -10,11 +10,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = 'printf "%s\\n" "$(basename "$0") $*" >> "$CALLS"\n'
@@ -69,13 +68,6 @@ class Commands:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=HANG_SECONDS,
             check=False,
         )
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "waited 20 s in vain"
-        time.sleep(0.02)

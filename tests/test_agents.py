@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import ALONE, error_line, run
+from command import ALONE, BRIEFLY, error_line, run
 
 from worldmodels.agent import load_agent, load_first_latents, load_vision, save_agent
 from worldmodels.artifacts import read_json
@@ -23,13 +23,11 @@ CONTROLS = Controls((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 SEARCH = ("stage=controller", "preset=smoke", ALONE)
 
 
-@pytest.fixture(scope="module")
-def agent(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def agent(along: Path, tmp_path: Path) -> Path:
     """An agent's folder, far from the run that it comes from, which is ``along``."""
-    done = run(smoke, *SEARCH, "run=along", "base=smoke", "controller.components=32")
-    assert done.returncode == 0, done.stderr
-    folder = tmp_path_factory.mktemp("elsewhere") / "agent"
-    shutil.copytree(smoke / "along/controller/agent", folder)
+    folder = tmp_path / "elsewhere/agent"
+    shutil.copytree(along / "along/controller/agent", folder)
     return folder
 
 
@@ -38,32 +36,32 @@ def fingerprint(folder: Path) -> str:
 
 
 def test_a_search_on_the_parts_of_an_agent_is_that_on_its_runs(
-    smoke: Path, agent: Path, tmp_path: Path
+    along: Path, agent: Path, tmp_path: Path
 ) -> None:
     again = ("run=again", f"base={agent}", "controller.components=32")
     for stage in ("controller", "evaluate", "report"):
         done = run(tmp_path, f"stage={stage}", "preset=smoke", ALONE, *again)
         assert done.returncode == 0, done.stderr
-    assert fingerprint(tmp_path / "again") == fingerprint(smoke / "along")
+    assert fingerprint(tmp_path / "again") == fingerprint(along / "along")
     page = (tmp_path / "again/report/index.html").read_text()
     assert "begins from the V and M of a trained agent" in page
     assert "is not finished" not in page
 
 
 def test_fewer_directions_than_an_agent_has_are_the_leading_ones(
-    smoke: Path, agent: Path, tmp_path: Path
+    copy: Path, agent: Path, tmp_path: Path
 ) -> None:
-    for data, base in ((smoke, "smoke"), (tmp_path, str(agent))):
+    for data, base in ((copy, "smoke"), (tmp_path, str(agent))):
         done = run(data, *SEARCH, "controller.components=16", "run=few", f"base={base}")
         assert done.returncode == 0, done.stderr
-    assert fingerprint(tmp_path / "few") == fingerprint(smoke / "few")
+    assert fingerprint(tmp_path / "few") == fingerprint(copy / "few")
 
 
 def test_an_agent_drives_and_gives_its_v_where_a_run_begins_from_it(
     agent: Path, tmp_path: Path
 ) -> None:
     own = ("rollouts.policy=controller", "vae.epochs=0", "controller.components=40")
-    done = run(tmp_path, "stage=all", "preset=smoke", ALONE, f"base={agent}", *own)
+    done = run(tmp_path, "stage=all", "preset=smoke", ALONE, *BRIEFLY, f"base={agent}", *own)
     assert done.returncode == 0, done.stderr
     made = {s: read_json(tmp_path / f"smoke/{s}/manifest.json") for s in ("rollouts", "vae", "rnn")}
     assert set(made["rollouts"]["inputs"]) == {"model"}
@@ -85,7 +83,7 @@ def test_a_v_of_another_size_cannot_go_on_from_an_agents(agent: Path, tmp_path: 
 
 
 def test_rounds_begin_from_an_agent(agent: Path, tmp_path: Path) -> None:
-    words = ("stage=iterate", "preset=smoke", "iterate.rounds=2", "vae.epochs=0", ALONE)
+    words = ("stage=iterate", "preset=smoke", "iterate.rounds=2", "vae.epochs=0", ALONE, *BRIEFLY)
     done = run(tmp_path, *words, f"base={agent}", "rollouts.policy=controller")
     assert done.returncode == 0, done.stderr
     theirs = load_agent(agent).vision.state_dict()
@@ -118,22 +116,25 @@ def test_directions_are_missing_where_a_c_was_found_without(smoke: Path, tmp_pat
 
 
 def test_an_agent_that_is_no_runs_own_is_judged_as_in_its_run(
-    smoke: Path, agent: Path, tmp_path: Path
+    along: Path, agent: Path, tmp_path: Path
 ) -> None:
-    judge = ("stage=evaluate", "preset=smoke", "evaluate.video=false", ALONE)
-    for data, words in ((smoke, ("run=along", "base=smoke")), (tmp_path, (f"base={agent}",))):
-        done = run(data, *judge, *words)
+    data = tmp_path / "data"
+    shutil.copytree(along, data)
+    judge = ("stage=evaluate", "preset=smoke", *BRIEFLY, ALONE)
+    for where, words in ((data, ("run=along", "base=smoke")), (tmp_path, (f"base={agent}",))):
+        done = run(where, *judge, *words)
         assert done.returncode == 0, done.stderr
-    scores = (tmp_path / "smoke/evaluate/scores.json", smoke / "along/evaluate/scores.json")
+    scores = (tmp_path / "smoke/evaluate/scores.json", data / "along/evaluate/scores.json")
     assert read_json(scores[0]) == read_json(scores[1])
 
 
-def test_a_c_that_sees_no_hidden_state_learns_in_dreams_and_is_judged_there(smoke: Path) -> None:
+def test_a_c_that_sees_no_hidden_state_learns_in_dreams_and_is_judged_there(copy: Path) -> None:
     dreamt = ("controller.features=z", "controller.world=dream", "controller.latent=sampled")
+    words = ("preset=smoke", "run=z", "base=smoke", ALONE, *BRIEFLY, *dreamt)
     for stage in ("controller", "evaluate"):
-        done = run(smoke, f"stage={stage}", "preset=smoke", "run=z", "base=smoke", ALONE, *dreamt)
+        done = run(copy, f"stage={stage}", *words)
         assert done.returncode == 0, done.stderr
-    assert IN_ITS_DREAM in read_json(smoke / "z/evaluate/scores.json")
+    assert IN_ITS_DREAM in read_json(copy / "z/evaluate/scores.json")
 
 
 def test_a_trained_agent_from_elsewhere_is_evaluated(smoke: Path, tmp_path: Path) -> None:

@@ -3,17 +3,16 @@
 import csv
 import json
 import re
-import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from command import ALONE, CONF, composed, error_line, run, start
+from command import ALONE, BRIEFLY, CONF, composed, error_line, run, start
+from waiting import HANG_SECONDS, wait_for
 
 from worldmodels.agent import load_agent
 from worldmodels.artifacts import read_json
@@ -21,12 +20,6 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
-
-
-@pytest.fixture
-def copy(smoke: Path, tmp_path: Path) -> Path:
-    shutil.copytree(smoke, tmp_path / "data")
-    return tmp_path / "data"
 
 
 def manifest(data: Path, stage: str, name: str = "smoke") -> dict[str, Any]:
@@ -92,11 +85,11 @@ def test_latents_are_what_the_saved_vae_makes_of_the_frames(smoke: Path) -> None
     np.testing.assert_allclose(latents.episode(3).mean, mean, atol=0.1 * np.abs(mean).max())
 
 
-def test_run_again_does_nothing(smoke: Path) -> None:
-    before = {stage: manifest(smoke, stage) for stage in STAGES[:-1]}
-    done = run(smoke, "stage=all", "preset=smoke", "rollouts.noise=0.5")  # of no controller
+def test_run_again_does_nothing(copy: Path) -> None:
+    before = {stage: manifest(copy, stage) for stage in STAGES[:-1]}
+    done = run(copy, "stage=all", "preset=smoke", "rollouts.noise=0.5")  # of no controller
     assert done.returncode == 0
-    assert {stage: manifest(smoke, stage) for stage in STAGES[:-1]} == before
+    assert {stage: manifest(copy, stage) for stage in STAGES[:-1]} == before
 
 
 def test_help_and_configuration_are_shown(tmp_path: Path) -> None:
@@ -107,16 +100,16 @@ def test_help_and_configuration_are_shown(tmp_path: Path) -> None:
     assert "latent_size: 64" in done.stdout
 
 
-def test_a_dream_of_other_latents_than_the_games_is_refused(smoke: Path) -> None:
+def test_a_dream_of_other_latents_than_the_games_is_refused(copy: Path) -> None:
     dream = ("controller.world=dream", "controller.latent=mean", "run=other", "base=smoke")
-    line = error_line(run(smoke, "stage=controller", "preset=smoke", *dream))
+    line = error_line(run(copy, "stage=controller", "preset=smoke", *dream))
     assert "controller.latent=sampled" in line
-    assert not (smoke / "other/controller").exists()  # nothing was made, nothing is in the way
+    assert not (copy / "other/controller").exists()  # nothing was made, nothing is in the way
 
 
-def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(smoke: Path) -> None:
+def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(copy: Path) -> None:
     done = run(
-        smoke,
+        copy,
         "--multirun",
         "stage=controller",
         "preset=smoke",
@@ -128,12 +121,12 @@ def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(smoke: Path) -> Non
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for temperature in (0.5, 1.0):
-        record = manifest(smoke, "controller", f"dream-{temperature}")
+        record = manifest(copy, "controller", f"dream-{temperature}")
         assert record["config"]["controller.temperature"] == temperature
 
 
 def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_path: Path) -> None:
-    few = ("preset=smoke", "rnn.baselines=false", "evaluate.video=false", "run=rounds", ALONE)
+    few = ("preset=smoke", *BRIEFLY, "run=rounds", ALONE)
     done = run(tmp_path, "stage=iterate", *few)
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = (
@@ -158,37 +151,37 @@ def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_pa
         assert scores[f"agent of round-{number}"] == json.loads(path.read_text())["agent"]
 
 
-def test_a_chain_makes_only_what_its_base_does_not_have(smoke: Path) -> None:
+def test_a_chain_makes_only_what_its_base_does_not_have(copy: Path) -> None:
     wider = ("preset=smoke", "base=smoke", "run=wider", "controller.population=6", ALONE)
-    done = run(smoke, "stage=all", *wider, "evaluate.video=false")
+    done = run(copy, "stage=all", *wider, *BRIEFLY[1:])
     assert done.returncode == 0, done.stderr
-    assert f"rnn: done before ({smoke}/smoke/rnn, " in done.stdout
-    assert f"{smoke}/smoke/controller was made with controller.population=" in done.stdout
-    assert not any((smoke / "wider" / stage).exists() for stage in ("rollouts", "vae", "rnn"))
-    inputs = manifest(smoke, "controller", "wider")["inputs"]
-    assert inputs["rnn"] == manifest(smoke, "rnn")["fingerprint"]
-    judged = manifest(smoke, "evaluate", "wider")["inputs"]
-    assert judged != manifest(smoke, "evaluate")["inputs"]
+    assert f"rnn: done before ({copy}/smoke/rnn, " in done.stdout
+    assert f"{copy}/smoke/controller was made with controller.population=" in done.stdout
+    assert not any((copy / "wider" / stage).exists() for stage in ("rollouts", "vae", "rnn"))
+    inputs = manifest(copy, "controller", "wider")["inputs"]
+    assert inputs["rnn"] == manifest(copy, "rnn")["fingerprint"]
+    judged = manifest(copy, "evaluate", "wider")["inputs"]
+    assert judged != manifest(copy, "evaluate")["inputs"]
     # Asked for by its name, a stage is this run's own.
-    assert run(smoke, "stage=rollouts", *wider).returncode == 0
-    again, first = (manifest(smoke, "rollouts", name) for name in ("wider", "smoke"))
+    assert run(copy, "stage=rollouts", *wider).returncode == 0
+    again, first = (manifest(copy, "rollouts", name) for name in ("wider", "smoke"))
     assert again["fingerprint"] == first["fingerprint"]
 
 
-def test_a_finished_run_is_the_first_round(smoke: Path) -> None:
+def test_a_finished_run_is_the_first_round(copy: Path) -> None:
     rounds = ("stage=iterate", "preset=smoke", "iterate.rounds=1", "run=later", "base=smoke")
-    done = run(smoke, *rounds, ALONE)
+    done = run(copy, *rounds, ALONE)
     assert done.returncode == 0, done.stderr
-    made = sorted(path.name for path in (smoke / "later/round-1").iterdir())
+    made = sorted(path.name for path in (copy / "later/round-1").iterdir())
     assert made == ["report"]
-    scores = read_json(smoke / "later/rounds.json")["scores"]
-    assert scores["agent of round-1"] == read_json(smoke / "smoke/evaluate/scores.json")["agent"]
+    scores = read_json(copy / "later/rounds.json")["scores"]
+    assert scores["agent of round-1"] == read_json(copy / "smoke/evaluate/scores.json")["agent"]
 
 
 def test_a_scout_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    few = ("preset=smoke", "run=scouted", "rnn.baselines=false", "evaluate.video=false", ALONE)
+    few = ("preset=smoke", "run=scouted", *BRIEFLY, ALONE)
     scouted = (*few, "+scout={rollouts:{episodes:4,policy:brownian},rnn:{hidden_size:16}}")
     drive = ("rollouts.policy=controller", "rollouts.noise=0.1")
     early = run(tmp_path, "stage=rollouts", *scouted, *drive)
@@ -340,13 +333,9 @@ def test_a_stop_signal_saves_and_exits_75(copy: Path, number: signal.Signals) ->
     path.unlink()
     arguments = ("stage=vae", "preset=smoke", "fresh=true", "vae.epochs=400", "run=smoke")
     process = start(copy, *arguments, "trainer.log_every=1", "trainer.checkpoint_seconds=0.2")
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: path.exists() or process.poll() is not None)
     process.send_signal(number)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 75, output + errors
     assert "progress is saved" in errors
 
@@ -360,7 +349,7 @@ def test_metrics_go_to_tensorboard_and_wandb(copy: Path) -> None:
         assert any("tfevents" in n or n.endswith(".wandb") for n in found), found
 
 
-def test_nothing_is_drawn_where_there_is_no_terminal(smoke: Path) -> None:
-    done = run(smoke, "stage=inspect", "preset=smoke")
+def test_nothing_is_drawn_where_there_is_no_terminal(copy: Path) -> None:
+    done = run(copy, "stage=inspect", "preset=smoke")
     assert isinstance(done, subprocess.CompletedProcess)
     assert "\x1b" not in done.stdout

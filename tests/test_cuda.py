@@ -23,10 +23,13 @@ Pair = tuple[CarRacingVectorEnv, CarRacingVectorEnv]
 
 
 @pytest.mark.skipif(usable(), reason="they run here as they are")
-@pytest.mark.timeout(900)
-def test_in_numbas_simulator() -> None:
+@pytest.mark.parametrize(
+    "chosen", ["dropped or anew", pytest.param("episode", marks=pytest.mark.slow)]
+)
+def test_in_numbas_simulator(chosen: str) -> None:
+    """The tests that need a GPU: those of `chosen` names."""
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
-    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

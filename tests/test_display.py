@@ -9,12 +9,19 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import HANG_SECONDS
 
 from worldmodels.envs.display import DisplayMode, virtual_display
 from worldmodels.errors import DisplayError
 
-needs_xvfb = pytest.mark.skipif(shutil.which("Xvfb") is None, reason="Xvfb is not installed")
 ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def xvfb() -> None:
+    """An X server without a screen is installed."""
+    if shutil.which("Xvfb") is None:
+        pytest.skip("Xvfb is not installed: apt-get install xvfb")
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +49,8 @@ def opens_a_window() -> bool:
     return subprocess.run([sys.executable, "-c", script], env=environment).returncode == 0
 
 
-@needs_xvfb
+@pytest.mark.system
+@pytest.mark.usefixtures("xvfb")
 @pytest.mark.parametrize(("mode", "needed"), [("xvfb", False), ("auto", True)])
 def test_a_server_runs_within_the_block(mode: DisplayMode, needed: bool) -> None:
     with virtual_display(mode, needed):
@@ -54,14 +62,16 @@ def test_a_server_runs_within_the_block(mode: DisplayMode, needed: bool) -> None
     assert not Path(f"/tmp/.X{display.removeprefix(':')}-lock").exists()
 
 
-@needs_xvfb
+@pytest.mark.system
+@pytest.mark.usefixtures("xvfb")
 def test_the_server_ends_when_the_block_raises() -> None:
     with pytest.raises(KeyError), virtual_display("xvfb", True):
         raise KeyError
     assert not servers()
 
 
-@needs_xvfb
+@pytest.mark.system
+@pytest.mark.usefixtures("xvfb")
 def test_one_server_for_nested_blocks_and_children() -> None:
     script = """
 import os, psutil
@@ -81,7 +91,8 @@ with virtual_display("xvfb", True):
         assert in_child.strip() == display
 
 
-@needs_xvfb
+@pytest.mark.system
+@pytest.mark.usefixtures("xvfb")
 def test_the_server_outlives_signals_to_the_process_group() -> None:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with virtual_display("xvfb", True):
@@ -94,14 +105,15 @@ def test_the_server_outlives_signals_to_the_process_group() -> None:
     assert not servers()
 
 
-@needs_xvfb
+@pytest.mark.system
+@pytest.mark.usefixtures("xvfb")
 def test_the_server_ends_when_its_owner_is_killed() -> None:
     script = """
 import os, psutil, time
 from worldmodels.envs.display import virtual_display
 with virtual_display("xvfb", True):
     print(psutil.Process().children()[0].pid, flush=True)
-    time.sleep(60)
+    time.sleep(1000)
 """
     owner = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE)
     assert owner.stdout is not None
@@ -109,7 +121,7 @@ with virtual_display("xvfb", True):
     assert server.name() == "Xvfb"
     owner.kill()
     owner.communicate()
-    _, alive = psutil.wait_procs([server], timeout=10)
+    _, alive = psutil.wait_procs([server], timeout=HANG_SECONDS)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from shell import ROOT, Commands, lint, wait_for
+from shell import ROOT, Commands, lint
+from waiting import HANG_SECONDS, wait_for
 
 
 def test_scripts_and_dockerfile_pass_their_linters() -> None:
@@ -231,6 +232,6 @@ esac""",
     try:
         wait_for((folder / "started").exists)
         process.terminate()
-        assert process.wait(timeout=20) == 75
+        assert process.wait(timeout=HANG_SECONDS) == 75
     finally:
         process.kill()

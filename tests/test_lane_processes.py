@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from waiting import HANG_SECONDS
 
 from worldmodels.envs.gymnasium_engine import GymnasiumLanes
 from worldmodels.errors import WorkerError
@@ -90,6 +91,6 @@ if __name__ == "__main__":
     assert len(children) >= 2
     if end == "killed":
         parent.kill()
-    parent.communicate(b"\n", timeout=20)
-    _, alive = psutil.wait_procs(children, timeout=10)
+    parent.communicate(b"\n", timeout=HANG_SECONDS)
+    _, alive = psutil.wait_procs(children, timeout=HANG_SECONDS)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]

@@ -3,28 +3,30 @@
 import json
 import random
 import shutil
+import signal
 import time
 from pathlib import Path
 
 import pytest
-from command import run, start
+from command import ALONE, BRIEFLY, run, start
 
+SEARCH = (
+    "controller.generations=12",
+    "controller.select_every=4",
+    "controller.first_episodes=2",
+    "controller.episodes=6",
+    "controller.patience=15",
+    "controller.components=12",
+    "controller.diagonal=true",
+    "controller.budget=9_000",
+    "controller.final_sigma=0.02",
+)
 BASE = ("preset=smoke", "trainer.checkpoint_seconds=0.1", "rnn.baselines=false", "env.lanes=2")
 LONG = {
     "rollouts": ("rollouts.episodes=24", "rollouts.max_steps=150", "env.max_steps=150"),
     "vae": ("vae.epochs=2",),
     "rnn": ("rnn.epochs=20",),
-    "controller": (
-        "controller.generations=12",
-        "controller.select_every=4",
-        "controller.first_episodes=2",
-        "controller.episodes=6",
-        "controller.patience=15",
-        "controller.components=12",
-        "controller.diagonal=true",
-        "controller.budget=9_000",
-        "controller.final_sigma=0.02",
-    ),
+    "controller": SEARCH,
     "evaluate": ("evaluate.episodes=24", "evaluate.video=false"),
 }
 """Work of some seconds for each stage, so that there is a middle to be killed in."""
@@ -87,12 +89,31 @@ def copy_upstream(reference: Path, data: Path, stage: str) -> None:
         shutil.copytree(reference / "smoke" / earlier, data / "smoke" / earlier)
 
 
-@pytest.mark.parametrize("stage", list(LONG))
-def test_one_kill(reference: Path, tmp_path: Path, stage: str) -> None:
-    copy_upstream(reference, tmp_path, stage)
-    rng = random.Random(stage)
-    killed_until_done(tmp_path, stage, 1, rng)
-    assert fingerprint(tmp_path, stage) == fingerprint(reference, stage)
+@pytest.mark.parametrize(
+    ("stage", "more", "kills"),
+    [
+        ("rollouts", (), (1, 2, 3)),
+        ("vae", (), (2, 3, 4)),
+        ("rnn", (), (2, 3, 4, 5)),
+        ("controller", SEARCH, (2, 3, 4, 5)),
+        ("evaluate", ("evaluate.episodes=8", *BRIEFLY[1:]), (2, 2, 2)),
+    ],
+)
+def test_killed_where_it_writes(
+    smoke: Path, tmp_path: Path, stage: str, more: tuple[str, ...], kills: tuple[int, ...]
+) -> None:
+    """Each attempt dies at its write number so many; the last one ends with the same artifact."""
+    words = ("preset=smoke", f"stage={stage}", "trainer.checkpoint_seconds=0", ALONE, *more)
+    for name in ("whole", "killed"):
+        copy_upstream(smoke, tmp_path / name, stage)
+    done = run(tmp_path / "whole", *words)
+    assert done.returncode == 0, done.stderr
+    for number in kills:
+        done = run(tmp_path / "killed", *words, kill_at_write=number)
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    done = run(tmp_path / "killed", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert fingerprint(tmp_path / "killed", stage) == fingerprint(tmp_path / "whole", stage)
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from shell import ROOT, Commands, lint, wait_for
+from shell import ROOT, Commands, lint
+from waiting import HANG_SECONDS, wait_for
 
 CHAIN = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 STAGES = ("scout", *CHAIN)
@@ -123,7 +124,7 @@ while true; do sleep 0.05; done""",
     try:
         wait_for((folder / "started").exists)
         shell.send_signal(signal.SIGTERM)
-        assert shell.wait(timeout=20) == 75
+        assert shell.wait(timeout=HANG_SECONDS) == 75
     finally:
         shell.kill()
     assert (folder / "saved").exists()
@@ -132,13 +133,13 @@ while true; do sleep 0.05; done""",
 
 
 def test_stage_killed_by_sigterm_during_its_imports_is_requeued(slurm: Commands) -> None:
-    slurm.add("python", 'touch "$FOLDER/started"; exec sleep 20')
+    slurm.add("python", 'touch "$FOLDER/started"; exec sleep 1000')
     folder = Path(slurm.env["FOLDER"])
     shell = subprocess.Popen(["bash", "slurm/rnn.sbatch", "run=mine"], cwd=ROOT, env=slurm.env)
     try:
         wait_for((folder / "started").exists)
         shell.send_signal(signal.SIGTERM)
-        assert shell.wait(timeout=15) == 128 + signal.SIGTERM
+        assert shell.wait(timeout=HANG_SECONDS) == 128 + signal.SIGTERM
     finally:
         shell.kill()
     assert slurm.calls("scontrol") == ["requeue 42"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import HANG_SECONDS, wait_for
 
 from worldmodels.errors import WorkerError, WorldModelsError
 from worldmodels.workers import Pool
@@ -90,42 +91,45 @@ def test_results_do_not_depend_on_the_number_of_workers() -> None:
     jobs = [Square(n) for n in range(7)]
     results = []
     for processes in (0, 1, 3):
-        with Pool(tool, processes, timeout=60) as pool:
+        with Pool(tool, processes, timeout=HANG_SECONDS) as pool:
             results.append(pool.map(jobs))
     assert results == [[n**2 for n in range(7)]] * 3
 
 
 def test_a_dead_worker_is_replaced_and_its_job_done_again(tmp_path: Path) -> None:
-    with Pool(tool, 2, timeout=60) as pool:
+    with Pool(tool, 2, timeout=HANG_SECONDS) as pool:
         jobs: list[Any] = [Square(2), DieOnce(tmp_path / "died"), Square(3)]
         assert pool.map(jobs) == [4, "alive", 9]
         assert pool.replaced == 1
 
 
 def test_a_hung_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
-    with Pool(tool, 1, timeout=8) as pool:
+    with Pool(tool, 1, timeout=5) as pool:
         assert pool.map([HangOnce(tmp_path / "hung"), Square(5)]) == ["woke", 25]
         assert pool.replaced == 1
 
 
 def test_a_job_that_kills_every_worker_ends_the_run_with_its_exit_code() -> None:
-    with Pool(tool, 1, timeout=60) as pool, pytest.raises(WorkerError, match="exit code 3"):
+    with (
+        Pool(tool, 1, timeout=HANG_SECONDS) as pool,
+        pytest.raises(WorkerError, match="exit code 3"),
+    ):
         pool.map([Die()])
 
 
 def test_a_workers_error_arrives_as_one_line() -> None:
-    with Pool(tool, 1, timeout=60) as pool, pytest.raises(WorkerError, match="lane 3"):
+    with Pool(tool, 1, timeout=HANG_SECONDS) as pool, pytest.raises(WorkerError, match="lane 3"):
         pool.map([Fail()])
 
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_games_that_workers_started_end_with_them(tmp_path: Path, dies: bool) -> None:
-    with Pool(tool, 1, timeout=60) as pool:
+    with Pool(tool, 1, timeout=HANG_SECONDS) as pool:
         pool.map([Play(tmp_path / "games", dies)])
         games = [int(pid) for pid in (tmp_path / "games").read_text().split()]
         assert len(games) == 1 + dies
         assert [running(pid) for pid in games] == [False] * dies + [True]
-    wait_for(lambda: not any(running(pid) for pid in games), seconds=10)
+    wait_for(lambda: not any(running(pid) for pid in games))
 
 
 def test_workers_and_their_games_die_with_a_killed_parent(tmp_path: Path) -> None:
@@ -146,7 +150,7 @@ def tool():
     return None
 
 if __name__ == "__main__":
-    Pool(tool, 2, 60).map([Note(), Note()])
+    Pool(tool, 2, 600).map([Note(), Note()])
 """
     path = tmp_path / "parent.py"
     path.write_text(script)
@@ -155,7 +159,7 @@ if __name__ == "__main__":
     parent.kill()
     parent.wait()
     workers = [int(pid) for pid in pids.read_text().split()]
-    wait_for(lambda: not any(running(pid) for pid in workers), seconds=10)
+    wait_for(lambda: not any(running(pid) for pid in workers))
 
 
 def running(pid: int) -> bool:
@@ -164,10 +168,3 @@ def running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)

@@ -32,6 +32,8 @@ Heartbeat = Callable[[int], None]
 ATTEMPTS = 3
 _BEAT_SECONDS = 0.5
 _CLOSING_SECONDS = 3.0
+_STARTING_SECONDS = 600.0
+"""Patience with a worker that has not said a word: its imports may come from a slow file system."""
 # Read when a library is imported. Numba's pool would raise OpenMP's number for PyTorch too, and
 # threads that spin on each other's cores cost more than half of the throughput (measured).
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -57,6 +59,7 @@ class _Worker:
     connection: Connection
     job: int | None = None
     heard: float = field(default_factory=time.monotonic)
+    started: bool = False
 
     def kill(self) -> None:
         """End the worker, and what it has started: a game may be a process of its own."""
@@ -74,7 +77,7 @@ class Pool(Generic[ToolT]):
     Args:
         setup: builds a worker's tool; must be picklable.
         processes: how many; 0 does the jobs in this process.
-        timeout: seconds of silence after which a busy worker is replaced.
+        timeout: seconds of silence after which a busy worker is replaced, once it has started.
         on_steps: told of the steps that workers report.
     """
 
@@ -124,7 +127,8 @@ class Pool(Generic[ToolT]):
                     yield number, message[1]
             for worker in self._workers:
                 silent = time.monotonic() - worker.heard
-                if worker.job is not None and silent > self._timeout:
+                patience = self._timeout if worker.started else _STARTING_SECONDS
+                if worker.job is not None and silent > patience:
                     self._retry(worker, queue, attempts, f"was silent for {silent:.0f} s")
 
     def map(self, jobs: Sequence[Job[ToolT]]) -> list[Any]:
@@ -188,7 +192,7 @@ class Pool(Generic[ToolT]):
             kind, content = worker.connection.recv()
         except (EOFError, ConnectionResetError):
             return None
-        worker.heard = time.monotonic()
+        worker.heard, worker.started = time.monotonic(), True
         if kind == "beat":
             self._on_steps(content)
         elif kind == "error":
@@ -237,6 +241,7 @@ def _serve(connection: Connection, setup: Callable[[], Any]) -> None:
     reporter = _Reporter(connection)
     tool: Any = None
     try:
+        reporter.flush()  # it has started
         tool = setup()
         while True:
             job = connection.recv()

@@ -1,0 +1,113 @@
+"""Training beside busy processes, with threads that spin while they wait and threads that sleep.
+
+    make sharing    # a quarter of an hour
+
+"before" is GNU OpenMP's own default, a long spin; "after" is what the program sets when the user
+sets nothing (``worldmodels/threads.py``). Each measurement is a process of its own, and the two
+take turns. The busy processes are endless loops.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pipeline
+from rich.table import Table
+from throughput import measure
+
+from worldmodels.artifacts import write_json
+from worldmodels.provenance import provenance
+from worldmodels.tracking import console, say
+from worldmodels.workers import default_processes
+
+PARTS = {"vae": "VAE training, images/s", "rnn": "MDN-RNN training, transitions/s"}
+SETTINGS: dict[str, dict[str, str]] = {"before": {"GOMP_SPINCOUNT": "300000"}, "after": {}}
+"""Environment variables by name of the setting; the default of libgomp where nothing is set."""
+NEIGHBOURS = (0, 1, 2)
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many endless loops run beside the block."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def main() -> None:
+    """Measure, print the table, and write it as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each pair")
+    parser.add_argument("--out", type=Path, default=Path("data/sharing.json"))
+    options = parser.parse_args()
+    figures = []
+    with tempfile.TemporaryDirectory() as name:
+        say("sharing: recording the episodes that are trained on")
+        pipeline.prepare(Path(name))
+        for part, what in PARTS.items():
+            for neighbours in NEIGHBOURS:
+                turns: dict[str, list[float]] = {setting: [] for setting in SETTINGS}
+                for number in range(options.rounds):
+                    for setting, variables in SETTINGS.items():
+                        with busy(neighbours):
+                            rate, _ = measure(
+                                "pipeline", part, Path(name), options.seconds, variables
+                            )
+                        turns[setting].append(rate)
+                        say(
+                            f"sharing: {what}, {neighbours} busy processes, {setting}, turn"
+                            f" {number + 1} of {options.rounds}: {rate:,.0f}"
+                        )
+                figures.append({"what": what, "busy": neighbours, "turns": turns})
+    record = {**provenance(), "cores": default_processes(), "figures": figures}
+    write_json(options.out, record)
+    console.print(table(figures))
+    console.print(f"wrote {options.out}")
+
+
+def table(figures: list[dict[str, Any]]) -> Table:
+    """Medians, and the share of the quiet throughput that is left."""
+    printed = Table("", "busy processes", *SETTINGS)
+    for row in rows(figures):
+        printed.add_row(*row)
+    return printed
+
+
+def rows(figures: list[dict[str, Any]]) -> list[list[str]]:
+    """A row a measurement: what, how many busy processes, and each setting's median and share."""
+    medians = {
+        (figure["what"], figure["busy"]): {
+            setting: statistics.median(turns) for setting, turns in figure["turns"].items()
+        }
+        for figure in figures
+    }
+    return [
+        [
+            what,
+            str(neighbours),
+            *(
+                f"{rate:,.0f} ({rate / medians[what, 0][setting]:.0%})"
+                for setting, rate in rates.items()
+            ),
+        ]
+        for (what, neighbours), rates in medians.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()
