@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from command import run
+from command import ALONE, run
 
 from worldmodels.agent import load_agent
 from worldmodels.data.episodes import EpisodeSet
@@ -17,7 +17,7 @@ def test_every_stage_runs_on_an_atari_game(tmp_path: Path) -> None:
     pytest.importorskip(
         "ale_py", reason="ale-py is not installed: pip install 'worldmodels[atari]'"
     )
-    done = run(tmp_path, "stage=all", "preset=smoke", "env=breakout")
+    done = run(tmp_path, "stage=all", "preset=smoke", "env=breakout", ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = tmp_path / "breakout-smoke"
     actions = EpisodeSet.open([folder / "rollouts"]).episode(0).actions
@@ -38,9 +38,8 @@ def test_the_guides_environment_runs(tmp_path: Path) -> None:
     assert found is not None
     (tmp_path / "env").mkdir()
     (tmp_path / "env/gather.yaml").write_text(found[1])
-    done = run(
-        tmp_path, "--config-dir", str(tmp_path), "stage=rollouts", "env=gather", "preset=smoke"
-    )
+    words = ("--config-dir", str(tmp_path), "stage=rollouts", "env=gather", "preset=smoke", ALONE)
+    done = run(tmp_path, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     episodes = EpisodeSet.open([tmp_path / "gather-smoke/rollouts"])
     assert episodes.num_episodes == 8
