@@ -46,11 +46,6 @@ class Job(Protocol[ToolT_contra]):
         ...
 
 
-def default_processes() -> int:
-    """One worker for each core that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 @dataclass
 class _Worker:
     process: BaseProcess

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,13 +24,14 @@ from worldmodels.config import (
     flat,
     plain,
 )
+from worldmodels.cores import available_cores
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.controls import Controls, controls_of
 from worldmodels.envs.engines import EnvSpec, make_lanes, prepare, resolve_engine
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
-from worldmodels.workers import Heartbeat, Pool, default_processes
+from worldmodels.workers import Heartbeat, Pool
 from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Context:
         """Worker processes; none where a GPU does the work, whose batches want to be one."""
         if self.config.workers.processes is not None:
             return self.config.workers.processes
-        return 0 if self.device.type == "cuda" else default_processes()
+        return 0 if self.device.type == "cuda" else available_cores()
 
     def real(
         self, engine: Engine | None, vision: Path | None, memory: Path | None, wiring: Wiring
@@ -225,7 +225,7 @@ class Context:
         prepare(spec, str(self.device))
         return RealRecipe(
             env=spec,
-            env_processes=1 if self.processes else os.cpu_count() or 1,
+            env_processes=1 if self.processes else available_cores(),
             vision=vision,
             memory=memory if wiring.use_hidden else None,
             sampled=wiring.sampled,
