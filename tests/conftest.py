@@ -17,6 +17,12 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that the test starts lack what not every system has; see ``bare/``."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "bare"))
+
+
+@pytest.fixture
 def commands(tmp_path: Path) -> Commands:
     """An empty folder of stand-ins for commands."""
     return Commands(tmp_path)

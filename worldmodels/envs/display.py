@@ -126,6 +126,9 @@ def _signals_blocked() -> Iterator[None]:
     Ctrl-C and a scheduler's SIGTERM reach every process at once. The server must outlive them, or
     Xlib ends this process before it has saved its progress. Children inherit the mask.
     """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     before = signal.pthread_sigmask(
         signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     )
