@@ -29,6 +29,7 @@ class Stage(Enum):
     inspect = "inspect"
     all = "all"
     iterate = "iterate"
+    doctor = "doctor"
 
 
 class Device(Enum):
