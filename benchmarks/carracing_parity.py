@@ -29,13 +29,14 @@ from rich.table import Table
 
 from worldmodels.agent import load_agent
 from worldmodels.artifacts import write_json
+from worldmodels.cores import available_cores
 from worldmodels.envs.carracing.track import draw_track
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.evolution.fitness import fitness
 from worldmodels.provenance import provenance
 from worldmodels.tracking import Progress, console
-from worldmodels.workers import Pool, default_processes
+from worldmodels.workers import Pool
 from worldmodels.worlds.recipes import RealRecipe
 from worldmodels.worlds.world import World
 
@@ -183,7 +184,7 @@ def scores(folder: Path, episodes: int) -> dict[str, Any]:
             hidden_after=wiring.hidden_after,
         )
         candidate = load_agent(folder).parameters[None]
-        with Pool[World](recipe.build, default_processes(), 300.0) as pool:
+        with Pool[World](recipe.build, available_cores(), 300.0) as pool:
             played = fitness(pool, candidate, range(episodes), 16, STEPS, wiring)
         returns.append(played.returns[0])
     theirs, ours = returns
@@ -218,7 +219,7 @@ def main() -> None:
     done: dict[str, list[Any]] = {}
     count = sum(len(jobs) for _, _, jobs in work) + len(options.agents)
     with (
-        ProcessPoolExecutor(default_processes()) as pool,
+        ProcessPoolExecutor(available_cores()) as pool,
         Progress("comparing", count, "comparisons") as progress,
     ):
         for what, function, jobs in work:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from worldmodels.artifacts import write_json
+from worldmodels.cores import available_cores
 from worldmodels.envs.carracing.courses import seeded_course
 from worldmodels.envs.carracing.cuda import usable
 from worldmodels.envs.carracing.simulator import CpuSimulator
@@ -28,7 +29,6 @@ from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.provenance import provenance
 from worldmodels.tracking import Progress, console
-from worldmodels.workers import default_processes
 
 LANES = (1, 16, 256, 1024)
 GPU_LANES = (256, 1024, 4096, 16384, 65536)
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("data/carracing_speed.json"))
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    cores, seconds = default_processes(), options.seconds
+    cores, seconds = available_cores(), options.seconds
     plans: list[tuple[str, int, int, Callable[[], float]]] = []
     for threads in sorted({1, cores}):
         plans += others(threads, seconds)

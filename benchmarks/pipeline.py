@@ -12,6 +12,7 @@ import torch
 from lightning_fabric import Fabric
 
 from worldmodels.agent import Wiring, load_memory, load_vision, save_memory, save_vision
+from worldmodels.cores import available_cores
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents, LatentSet
 from worldmodels.envs.actions import make_action_policy
@@ -27,7 +28,7 @@ from worldmodels.training.encode import encode_episodes
 from worldmodels.training.fit import FitOptions, Task, fit
 from worldmodels.training.memory import MemoryTask
 from worldmodels.training.vision import VisionTask
-from worldmodels.workers import Pool, default_processes
+from worldmodels.workers import Pool
 from worldmodels.worlds.collect import CollectShard, RandomDriver
 from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
 from worldmodels.worlds.world import World
@@ -52,7 +53,7 @@ def prepare(folder: Path) -> None:
         for start in range(0, EPISODES, LANES)
     ]
     recipe = RealRecipe(EnvSpec())
-    with Pool(recipe.build, default_processes(), 120.0) as pool:
+    with Pool(recipe.build, available_cores(), 120.0) as pool:
         list(pool.run(jobs))
     torch.manual_seed(0)
     memories = {"rnn": MDNRNN(32, 3), "doom": MDNRNN(64, 1, 512, restart=True, reward_weight=0)}
@@ -90,17 +91,17 @@ def _frames(engine: str, processes: int, seconds: float) -> float:
 
 def rollouts_native(folder: Path, seconds: float) -> float:
     """Frames a second of the native engine, in threads."""
-    return _frames("native", default_processes(), seconds)
+    return _frames("native", available_cores(), seconds)
 
 
 def rollouts_gymnasium(folder: Path, seconds: float) -> float:
     """Frames a second of Gymnasium's engine, in processes with shared memory."""
-    return _frames("gymnasium", default_processes(), seconds)
+    return _frames("gymnasium", available_cores(), seconds)
 
 
 def rollouts_envpool(folder: Path, seconds: float) -> float:
     """Frames a second of EnvPool's engine, in threads."""
-    return _frames("envpool", default_processes(), seconds)
+    return _frames("envpool", available_cores(), seconds)
 
 
 class _Timed:
@@ -171,7 +172,7 @@ def _control(
     rng = np.random.default_rng(0)
     size = wiring.head.size(features)
     population = (0.1 * rng.standard_normal((candidates, size))).astype(np.float32)
-    with Pool[World](recipe.build, default_processes(), 120.0) as pool:
+    with Pool[World](recipe.build, available_cores(), 120.0) as pool:
         fitness(pool, population, range(episodes), lanes, 5, wiring)  # the workers start
         began, steps = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:

@@ -24,9 +24,9 @@ from rich.table import Table
 from throughput import measure
 
 from worldmodels.artifacts import write_json
+from worldmodels.cores import available_cores
 from worldmodels.provenance import provenance
 from worldmodels.tracking import console, say
-from worldmodels.workers import default_processes
 
 PARTS = {"vae": "VAE training, images/s", "rnn": "MDN-RNN training, transitions/s"}
 SETTINGS: dict[str, dict[str, str]] = {"before": {"GOMP_SPINCOUNT": "300000"}, "after": {}}
@@ -74,7 +74,7 @@ def main() -> None:
                             f" {number + 1} of {options.rounds}: {rate:,.0f}"
                         )
                 figures.append({"what": what, "busy": neighbours, "turns": turns})
-    record = {**provenance(), "cores": default_processes(), "figures": figures}
+    record = {**provenance(), "cores": available_cores(), "figures": figures}
     write_json(options.out, record)
     console.print(table(figures))
     console.print(f"wrote {options.out}")

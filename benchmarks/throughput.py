@@ -25,11 +25,11 @@ import plain
 from rich.table import Table
 
 from worldmodels.artifacts import write_json
+from worldmodels.cores import available_cores
 from worldmodels.envs.envpool_engine import envpool_has
 from worldmodels.provenance import provenance
 from worldmodels.resources import Meter
 from worldmodels.tracking import console, say
-from worldmodels.workers import default_processes
 
 
 @dataclass(frozen=True)
@@ -128,20 +128,20 @@ def main() -> None:
                 )
                 turns.append(turn)
             records.append(summary(figure, turns))
-    write_json(options.out, {**provenance(), "cores": default_processes(), "figures": records})
+    write_json(options.out, {**provenance(), "cores": available_cores(), "figures": records})
     console.print(table(records))
     console.print(f"wrote {options.out}")
 
 
 def summary(figure: Figure, turns: list[list[tuple[float, int]]]) -> dict[str, object]:
     """Medians over the turns of (plain, ours)."""
-    cores = default_processes() if figure.a_core else 1
+    cores = available_cores() if figure.a_core else 1
     return {
         "what": figure.what,
         "unit": figure.unit,
         "plain": statistics.median(turn[0][0] for turn in turns),
         "ours": statistics.median(turn[1][0] for turn in turns),
-        "plain_cores": 1 if figure.a_core else default_processes(),
+        "plain_cores": 1 if figure.a_core else available_cores(),
         "ratio": statistics.median(turn[1][0] / cores / turn[0][0] for turn in turns),
         "plain_peak_bytes": max(turn[0][1] for turn in turns),
         "peak_bytes": max(turn[1][1] for turn in turns),

@@ -67,6 +67,12 @@ def along(smoke: Path, once: Once) -> Path:
 
 
 @pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that the test starts lack what not every system has; see ``bare/``."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "bare"))
+
+
+@pytest.fixture
 def commands(tmp_path: Path) -> Commands:
     """An empty folder of stand-ins for commands."""
     return Commands(tmp_path)

@@ -255,6 +255,7 @@ def test_step_sizes_fall_as_the_budget_is_used_up(copy: Path) -> None:
         (["stage=rollouts", "env.engine=warp"], "engine"),
         (["stage=evaluate", "model=nowhere"], "nowhere"),
         (["device=cuda"], "device=cuda"),
+        (["stage=rollouts", "device=mps"], "device=mps: torch finds no Metal here"),
         (["stage=scout"], "no scout"),
         (["+scout={vae:{latnt_size:3}}"], "vae.latnt_size: no such key"),
         (["controller.patience=0"], "controller.patience=0: choose 1 or more"),
@@ -264,11 +265,11 @@ def test_mistakes_are_one_line_that_names_them(
     tmp_path: Path, overrides: list[str], said: str
 ) -> None:
     if overrides == ["device=cuda"]:
-        import torch
-
         if torch.cuda.is_available():
             pytest.skip("there is a GPU here")
         overrides = ["stage=rollouts", "device=cuda"]
+    if "device=mps" in overrides and torch.backends.mps.is_available():
+        pytest.skip("there is Metal here")
     assert said in error_line(run(tmp_path, "preset=smoke", *overrides))
     assert not list(tmp_path.iterdir())
 

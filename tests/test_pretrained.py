@@ -41,9 +41,7 @@ def test_it_is_small_enough_for_git(name: str) -> None:
     ("name", "spec", "count", "steps"),
     [
         ("carracing", EnvSpec(engine="native"), 8, 1000),
-        pytest.param(
-            *("carracing", EnvSpec(engine="gymnasium"), 1, 1000), marks=pytest.mark.slow
-        ),
+        pytest.param(*("carracing", EnvSpec(engine="gymnasium"), 1, 1000), marks=pytest.mark.slow),
         ("takecover", doom.SPEC, 8, 400),
     ],
 )

@@ -17,6 +17,7 @@ from worldmodels.errors import WorkerError, WorldModelsError
 from worldmodels.workers import Pool
 
 Heartbeat = Callable[[int], None]
+ROOT = Path(__file__).parents[1]
 
 
 def tool() -> str:
@@ -132,10 +133,28 @@ def test_games_that_workers_started_end_with_them(tmp_path: Path, dies: bool) ->
     wait_for(lambda: not any(running(pid) for pid in games))
 
 
-def test_workers_and_their_games_die_with_a_killed_parent(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("bare")
+def test_games_end_with_their_workers_without_process_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worldmodels.workers._GROUPS", False)
+    with Pool(tool, 1, timeout=60) as pool:
+        pool.map([Play(tmp_path / "games")])
+        (game,) = [int(pid) for pid in (tmp_path / "games").read_text().split()]
+        assert running(game)
+    wait_for(lambda: not running(game), seconds=10)
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_workers_and_their_games_die_with_a_killed_parent(
+    tmp_path: Path, request: pytest.FixtureRequest, lacking: bool
+) -> None:
+    if lacking:
+        request.getfixturevalue("bare")
     pids = tmp_path / "pids"
     script = f"""
-import os, subprocess, time
+import os, subprocess, sys, time
+sys.path.append({str(ROOT)!r})
 from dataclasses import dataclass
 from worldmodels.workers import Pool
 
@@ -143,7 +162,8 @@ from worldmodels.workers import Pool
 class Note:
     def __call__(self, tool, heartbeat):
         with open({str(pids)!r}, "a") as file:
-            file.write(f"{{os.getpid()}}\\n")
+            game = subprocess.Popen(["sleep", "1000"])
+            file.write(f"{{os.getpid()}}\\n{{game.pid}}\\n")
         time.sleep(1000)
 
 def tool():
@@ -155,7 +175,7 @@ if __name__ == "__main__":
     path = tmp_path / "parent.py"
     path.write_text(script)
     parent = subprocess.Popen([sys.executable, str(path)])
-    wait_for(lambda: pids.exists() and len(pids.read_text().splitlines()) == 2)
+    wait_for(lambda: pids.exists() and len(pids.read_text().splitlines()) == 4)
     parent.kill()
     parent.wait()
     workers = [int(pid) for pid in pids.read_text().split()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -23,6 +24,12 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 
 def run_stage(config: schema.Config) -> None:
     """Run one stage of one run."""
+    if config.stage is schema.Stage.doctor:
+        # Without what the other stages load: it is to report what of that is missing.
+        from worldmodels.stages import doctor
+
+        doctor.run(config)
+        return
     # Imported here, so that --help and a mistyped key answer at once.
     from worldmodels.artifacts import Run
     from worldmodels.envs.display import virtual_display
@@ -103,6 +110,8 @@ def main() -> int:
     """The process: its exit codes are in `worldmodels.errors`."""
     # Hydra would print errors in several lines and exit; raised to here they become one.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    # Where it cannot write to the home folder it takes a temporary one, and says so in two lines.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     schema.register()
     interrupts.install()
     try:

@@ -29,6 +29,7 @@ class Stage(Enum):
     inspect = "inspect"
     all = "all"
     iterate = "iterate"
+    doctor = "doctor"
 
 
 class Device(Enum):
@@ -37,6 +38,7 @@ class Device(Enum):
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
+    mps = "mps"
 
 
 class Display(Enum):
@@ -265,7 +267,7 @@ class Config:
     base: str | None = None  # a run, or an agent's folder, which serves where this run has nothing
     data: str = "data"  # the folder of all runs
     seed: int = 1
-    device: Device = Device.auto
+    device: Device = Device.auto  # cuda where there is a GPU for it, else cpu; mps only by name
     display: Display = Display.auto
     model: str | None = None  # folder of a trained agent for evaluate
     fresh: bool = False  # delete what the stage made before

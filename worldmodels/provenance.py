@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from worldmodels.cores import cores_in_words
+
 PACKAGES = (
     *("torch", "gymnasium", "envpool", "Box2D", "vizdoom", "ale-py"),
     *("cma", "h5py", "numpy", "hydra-core"),
@@ -37,7 +39,7 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "commit": commit,
-        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "machine": f"{_processor()}, {cores_in_words()}",
     }
 
 

@@ -32,7 +32,7 @@ class Meter:
         workers = _cpu(resource.RUSAGE_CHILDREN) - self._workers
         peak = {"process": _own_peak()}
         if workers > 1:
-            peak["worker"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+            peak["worker"] = _peak(resource.RUSAGE_CHILDREN)
         if (cuda := _cuda()) is not None:
             peak["gpu"] = cuda.max_memory_allocated()
         return {"cpu_s": round(own + workers, 3), "peak_bytes": peak}
@@ -48,7 +48,13 @@ def _own_peak() -> int:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return _peak(resource.RUSAGE_SELF)
+
+
+def _peak(who: int) -> int:
+    """The largest resident memory in bytes, in which macOS counts; others count in kilobytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(who).ru_maxrss * unit
 
 
 def _cuda() -> Any:

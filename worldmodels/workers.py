@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
+import psutil
 import torch
 
 from worldmodels import interrupts
@@ -37,6 +38,7 @@ _STARTING_SECONDS = 600.0
 # Read when a library is imported. Numba's pool would raise OpenMP's number for PyTorch too, and
 # threads that spin on each other's cores cost more than half of the throughput (measured).
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+_GROUPS = hasattr(os, "setpgid") and hasattr(os, "killpg")
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -46,11 +48,6 @@ class Job(Protocol[ToolT_contra]):
     def __call__(self, tool: ToolT_contra, heartbeat: Heartbeat) -> Any:
         """Do it. Call `heartbeat` with the steps done, often: silence is taken for a hang."""
         ...
-
-
-def default_processes() -> int:
-    """One worker for each core that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 @dataclass
@@ -64,8 +61,7 @@ class _Worker:
     def kill(self) -> None:
         """End the worker, and what it has started: a game may be a process of its own."""
         assert self.process.pid is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        _kill_group(self.process.pid)
         self.process.kill()  # should it not have come to lead its group yet
         self.process.join()
         self.connection.close()
@@ -140,12 +136,14 @@ class Pool(Generic[ToolT]):
 
     def close(self) -> None:
         """End the workers: they are let close what they have, but not for long."""
+        started = [one for worker in self._workers for one in _started_by(worker.process.pid)]
         for worker in self._workers:
             worker.connection.close()
         patience = time.monotonic() + _CLOSING_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, patience - time.monotonic()))
             worker.kill()
+        _kill(started)
         self._workers = []
         if self._tool is not None and hasattr(self._tool, "close"):
             self._tool.close()
@@ -232,7 +230,8 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 def _serve(connection: Connection, setup: Callable[[], Any]) -> None:
     """The life of a worker: build the tool, then do jobs until the pipe closes."""
-    os.setpgid(0, 0)
+    if _GROUPS:
+        os.setpgid(0, 0)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -272,7 +271,33 @@ def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os.killpg(0, signal.SIGKILL)
+    _kill_group(os.getpid())
+
+
+def _kill_group(leader: int) -> None:
+    """Kill a worker and what it has started: its process group, where there are such groups."""
+    if _GROUPS:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+        return
+    _kill(_started_by(leader))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(leader).kill()
+
+
+def _started_by(worker: int | None) -> list[psutil.Process]:
+    """The processes below a living worker, where no process group holds them together."""
+    if _GROUPS or worker is None:
+        return []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(worker).children(recursive=True)
+    return []
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 class _Reporter:

@@ -52,12 +52,9 @@ def virtual_display(mode: DisplayMode, needed: bool) -> Iterator[None]:
     elif mode == "none":
         with _environment(SDL_VIDEODRIVER="dummy", **{_MARKER: mode}):
             yield
+    elif (missing := missing_display(mode, needed)) is not None:
+        raise DisplayError(missing)
     elif mode == "forward":
-        if not os.environ.get("DISPLAY"):
-            raise DisplayError(
-                "display=forward: $DISPLAY is not set: "
-                "log in with `ssh -X`, or use display=xvfb or display=none"
-            )
         with _environment(**{_MARKER: mode}):
             yield
     elif mode == "xvfb" or (needed and not os.environ.get("DISPLAY")):
@@ -65,6 +62,23 @@ def virtual_display(mode: DisplayMode, needed: bool) -> Iterator[None]:
             yield
     else:
         yield
+
+
+def missing_display(mode: DisplayMode, needed: bool) -> str | None:
+    """Why `virtual_display` could provide no display, in one line; None if it could."""
+    here = bool(os.environ.get("DISPLAY"))
+    if mode == "forward" and not here:
+        return (
+            "display=forward: $DISPLAY is not set: "
+            "log in with `ssh -X`, or use display=xvfb or display=none"
+        )
+    started = mode == "xvfb" or (mode == "auto" and needed and not here)
+    if started and shutil.which("Xvfb") is None:
+        return (
+            f"display={mode}: Xvfb is not installed: run `apt-get install xvfb`, or use"
+            " display=none if the environment can draw without a display"
+        )
+    return None
 
 
 @contextmanager
@@ -85,11 +99,6 @@ def _environment(**variables: str) -> Iterator[None]:
 @contextmanager
 def _xvfb() -> Iterator[str]:
     """Run an X server without a screen; yields its name, such as ``:99``."""
-    if shutil.which("Xvfb") is None:
-        raise DisplayError(
-            "Xvfb is not installed: run `apt-get install xvfb`, or use display=none if the "
-            "environment can draw without a display"
-        )
     server = Display(
         visible=False,
         size=_SCREEN,
@@ -126,6 +135,9 @@ def _signals_blocked() -> Iterator[None]:
     Ctrl-C and a scheduler's SIGTERM reach every process at once. The server must outlive them, or
     Xlib ends this process before it has saved its progress. Children inherit the mask.
     """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     before = signal.pthread_sigmask(
         signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     )

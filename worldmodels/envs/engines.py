@@ -147,8 +147,11 @@ def make_lanes(
 
 
 def simulation_device(device: str) -> str:
-    """Where the native engine simulates for models on `device`: there, if numba can."""
-    if device == "cpu":
+    """Where the native engine simulates for models on `device`: there, if numba can.
+
+    Numba knows CUDA and no other GPU.
+    """
+    if not device.startswith("cuda"):
         return "cpu"
     # Loading numba's CUDA takes a while, and most have no use for it.
     from worldmodels.envs.carracing.cuda import usable

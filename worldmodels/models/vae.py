@@ -45,7 +45,7 @@ class _PatchConv2d(nn.Conv2d):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (batch, channels, height, width) to (batch, outputs, rows, columns)."""
-        if torch.is_grad_enabled() or images.is_cuda or images.dtype != torch.bfloat16:
+        if torch.is_grad_enabled() or images.device.type != "cpu" or images.dtype != torch.bfloat16:
             return super().forward(images)
         (height, width), (down, across) = self.kernel_size, self.stride
         pixels = images.permute(0, 2, 3, 1)  # (batch, height, width, channels), a view

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,13 +24,15 @@ from worldmodels.config import (
     flat,
     plain,
 )
+from worldmodels.cores import available_cores
 from worldmodels.data.episodes import EpisodeSet
+from worldmodels.devices import choose_device, has_bfloat16
 from worldmodels.envs.controls import Controls, controls_of
 from worldmodels.envs.engines import EnvSpec, make_lanes, prepare, resolve_engine
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
-from worldmodels.workers import Heartbeat, Pool, default_processes
+from worldmodels.workers import Heartbeat, Pool
 from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
 
 if TYPE_CHECKING:
@@ -120,21 +121,14 @@ class Context:
     @property
     def device(self) -> torch.device:
         """Where the models run."""
-        name = self.config.device.name
-        if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
-        if name == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("device=cuda: torch sees no GPU here; use device=auto or device=cpu")
-        return torch.device(name)
+        return choose_device(self.config.device.name)
 
     @property
     def bfloat16(self) -> bool:
         """Whether networks compute in bfloat16."""
         choice = self.config.trainer.precision
         if choice is Precision.auto:
-            if self.device.type == "cuda":
-                return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-            return bool(torch.cpu._is_avx512_bf16_supported())
+            return has_bfloat16(self.device)
         return choice is Precision.bfloat16
 
     def fabric(self) -> Fabric:
@@ -215,7 +209,7 @@ class Context:
         """Worker processes; none where a GPU does the work, whose batches want to be one."""
         if self.config.workers.processes is not None:
             return self.config.workers.processes
-        return 0 if self.device.type == "cuda" else default_processes()
+        return available_cores() if self.device.type == "cpu" else 0
 
     def real(
         self, engine: Engine | None, vision: Path | None, memory: Path | None, wiring: Wiring
@@ -225,7 +219,7 @@ class Context:
         prepare(spec, str(self.device))
         return RealRecipe(
             env=spec,
-            env_processes=1 if self.processes else os.cpu_count() or 1,
+            env_processes=1 if self.processes else available_cores(),
             vision=vision,
             memory=memory if wiring.use_hidden else None,
             sampled=wiring.sampled,

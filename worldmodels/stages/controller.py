@@ -179,7 +179,7 @@ def _lanes(context: Context) -> tuple[int, int]:
         return context.config.env.lanes, context.config.env.lanes
     if config.dream_lanes is not None:
         return config.dream_lanes, config.dream_lanes
-    if context.device.type == "cuda":
+    if context.device.type != "cpu":
         return GPU_DREAMS, GPU_DREAMS
     return FEW_DREAMS, MANY_DREAMS
 

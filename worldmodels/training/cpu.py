@@ -22,7 +22,7 @@ def tune() -> None:
     only to fault them in page by page at the next step.
     """
     torch.set_flush_denormal(True)
-    with contextlib.suppress(OSError, AttributeError):  # another C library
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest it takes
         libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)

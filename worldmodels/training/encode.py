@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -45,7 +46,7 @@ def _encode(
 ) -> EncodedEpisode:
     means, logvars = [], []
     for part in torch.split(torch.from_numpy(episode.frames), BATCH):
-        with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
+        with torch.autocast(device.type, torch.bfloat16) if bfloat16 else nullcontext():
             posterior = vision.encode(to_input(part.to(device)))
         means.append(posterior.mean.float().cpu())
         logvars.append(posterior.logvar.float().cpu())

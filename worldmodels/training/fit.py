@@ -113,7 +113,9 @@ class _Loop:
     ) -> None:
         self.task, self.folder, self.options = task, folder, options
         self.fabric, self.tracker = fabric, tracker
-        optimizer = torch.optim.Adam(task.module.parameters(), lr=options.learning_rate, fused=True)
+        fused = fabric.device.type != "mps"  # Metal has it from torch 2.5 on only
+        parameters = task.module.parameters()
+        optimizer = torch.optim.Adam(parameters, lr=options.learning_rate, fused=fused)
         task.module, self.optimizer = fabric.setup(task.module, optimizer)
         self.total = sum(task.steps(epoch) for epoch in range(options.epochs))
         self.epoch, self.batch, self.step = 0, 0, 0

@@ -90,7 +90,7 @@ class DreamWorld:
         self._time = self._time + 1
         terminated = (prediction.termination > 0).cpu().numpy()
         if self._memory.reward_weight:
-            reward = prediction.reward.double().cpu().numpy()
+            reward = prediction.reward.cpu().double().numpy()
         else:
             reward = (~terminated).astype(np.float64)
         return Step(self.features(), reward, terminated, np.zeros_like(terminated))

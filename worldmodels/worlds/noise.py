@@ -4,7 +4,8 @@ A lane's noise is a function of (episode seed, time step, dimension): a counter-
 in Salmon et al. 2011, with the finaliser of SplitMix64 (Steele et al. 2014) as its function. So an
 episode plays out the same on any lane, in any batch, on any worker, resumed or not; candidates that
 share a seed share their luck; and there is no state to save. It is made of integer tensor
-operations and runs where the lanes are.
+operations and runs where the lanes are, but for Metal, which has no float64: there it runs on the
+CPU.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class LaneNoise:
     """
 
     def __init__(self, seeds: Sequence[int], stream: int, device: torch.device) -> None:
-        self._stream = stream
+        self._stream, self._wanted = stream, device
+        device = torch.device("cpu") if device.type == "mps" else device
         keys = torch.from_numpy(np.asarray(seeds, dtype=np.int64)).to(device)
         self._keys = _mix(
             _mix(keys * _GOLDEN) ^ _mix(torch.tensor(stream, device=device))
@@ -52,12 +54,12 @@ class LaneNoise:
     def _bits(self, step: int | Tensor, size: int) -> Tensor:
         counter = torch.arange(1, size + 1, device=self._keys.device)
         if isinstance(step, Tensor):
-            step = step.unsqueeze(1)  # (lanes, 1)
+            step = step.to(self._keys.device).unsqueeze(1)  # (lanes, 1)
         return _mix(self._keys.unsqueeze(1) + (step * size + counter) * _GOLDEN)  # (lanes, size)
 
     def uniform(self, step: int | Tensor, size: int) -> Tensor:
         """Uniform in [0, 1): (lanes, size) float32, for time step `step`, one or one a lane."""
-        return _shift(self._bits(step, size), 40).float() * 2.0**-24
+        return (_shift(self._bits(step, size), 40).float() * 2.0**-24).to(self._wanted)
 
     def normal(self, step: int | Tensor, size: int) -> Tensor:
         """Standard normal: (lanes, size) float32, by Box and Muller (1958)."""
@@ -67,12 +69,13 @@ class LaneNoise:
         radius = torch.sqrt(-2.0 * torch.log((_shift(bits, 32).double() + 0.5) * 2.0**-32))
         angle = (bits & 0xFFFFFFFF).double() * (2.0 * math.pi * 2.0**-32)
         pair = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)
-        return pair[:, :size].float()
+        return pair[:, :size].float().to(self._wanted)
 
     def restart(self, mask: Tensor, seeds: Sequence[int]) -> None:
         """Give the lanes where `mask` (lanes,) is True new episode seeds."""
-        self._keys[mask] = LaneNoise(seeds, self._stream, self._keys.device)._keys
+        keys = LaneNoise(seeds, self._stream, self._keys.device)._keys
+        self._keys[mask.to(keys.device)] = keys
 
     def keep(self, mask: Tensor) -> None:
         """Drop the lanes where `mask` (lanes,) is False."""
-        self._keys = self._keys[mask]
+        self._keys = self._keys[mask.to(self._keys.device)]

@@ -145,7 +145,9 @@ class RealWorld:
         perception = self.perception
         if self._vision is None:
             return torch.zeros(len(self._alive), 0)
-        frames = self._seen().to(perception.device, non_blocking=True)
+        # Metal may read the host's memory after it has been used again.
+        on_cuda = perception.device.type == "cuda"
+        frames = self._seen().to(perception.device, non_blocking=on_cuda)
         posterior = self._vision.encode(to_input(frames).to(perception.dtype))
         mean, logvar = posterior.mean.float(), posterior.logvar.float()
         if perception.sampled:

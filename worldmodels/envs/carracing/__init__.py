@@ -15,3 +15,7 @@
 `Lanes` in ``state`` is everything that a lane carries from step to step. The rest are functions of
 one lane over arrays, so that a loop over lanes can be a thread's or a GPU's.
 """
+
+from worldmodels.envs.carracing.compiled import provide_folder
+
+provide_folder()

@@ -1,0 +1,52 @@
+"""Which device the models run on, and what depends on it: Metal as if it were here."""
+
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+from command import composed
+from lightning_fabric.accelerators.mps import MPSAccelerator
+
+from worldmodels.artifacts import Run
+from worldmodels.devices import choose_device, has_bfloat16
+from worldmodels.envs.engines import simulation_device
+from worldmodels.errors import ConfigError
+from worldmodels.stages.context import Context
+
+
+@pytest.fixture
+def metal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(platform, "processor", lambda: "arm")
+    monkeypatch.setattr(MPSAccelerator, "is_available", lambda: True)
+
+
+def test_a_device_that_is_not_here_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("cuda", "mps"):
+        with pytest.raises(ConfigError, match=rf"^device={name}: .*; use device=auto or"):
+            choose_device(name)
+    assert choose_device("auto") == torch.device("cpu")
+
+
+@pytest.mark.usefixtures("metal")
+def test_metal_is_used_where_it_is_asked_for_by_name() -> None:
+    assert choose_device("mps") == torch.device("mps")
+    assert choose_device("auto") == torch.device("cpu")
+
+
+@pytest.mark.usefixtures("metal")
+def test_metal_is_one_process_in_float32_beside_a_simulator_on_the_cpu(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = Context(composed("device=mps"), Run(tmp_path))
+    assert context.processes == 0
+    assert not context.bfloat16
+    assert not has_bfloat16(torch.device("mps"))
+    assert context.fabric().device.type == "mps"
+    assert simulation_device(str(context.device)) == "cpu"
+    assert not caplog.messages  # CUDA's extra is no advice for a Mac
+    assert Context(composed("device=auto"), Run(tmp_path)).device.type == "cpu"
