@@ -142,7 +142,7 @@ def test_games_end_with_their_workers_without_process_groups(
         pool.map([Play(tmp_path / "games")])
         (game,) = [int(pid) for pid in (tmp_path / "games").read_text().split()]
         assert running(game)
-    wait_for(lambda: not running(game), seconds=10)
+    wait_for(lambda: not running(game))
 
 
 @pytest.mark.parametrize("lacking", [False, True])
