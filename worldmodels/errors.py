@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+DISTRIBUTION = "worldmodels-gym"
+"""What pip installs: on PyPI, ``worldmodels`` and ``world-models`` are other people's packages."""
+
 EXIT_ERROR = 1
 """A problem the message names: a bad key, a missing or damaged artifact, a full disk."""
 
 EXIT_STOPPED = 75
 """Stopped by SIGTERM or SIGINT with all progress saved; the same command continues
 (``EX_TEMPFAIL`` of sysexits.h: schedulers may try again)."""
+
+
+def install(extra: str) -> str:
+    """The command that installs an optional part of this package."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 class WorldModelsError(Exception):
