@@ -64,6 +64,27 @@ def test_image_installs_the_requirements_of_pyproject(tmp_path: Path) -> None:
     assert "pytest" not in names
 
 
+def test_no_package_index_is_written_down() -> None:
+    pages = [*(ROOT / "docker").iterdir(), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    for page in pages:
+        found = re.findall(r"https?://\S*(?:/simple|/whl|pypi)\S*", page.read_text())
+        assert not found, f"{page.name}: {found}"
+
+
+@pytest.mark.parametrize("index", ["", "https://packages.example/torch"])
+def test_torch_comes_from_another_index_only_where_one_is_given(
+    commands: Commands, index: str
+) -> None:
+    assert "ARG TORCH_INDEX=" in instructions()
+    install = next(line for line in instructions() if line.endswith(" torch"))
+    commands.add("pip", "")
+    commands.env["TORCH_INDEX"] = index
+    commands.run("sh", "-c", install[install.index("pip install") :])
+    (call,) = commands.calls("pip")
+    given = f"--extra-index-url {index} " if index else ""
+    assert " ".join(call.split()) == f"install --constraint constraints.txt {given}torch"
+
+
 # docker/run.sh
 
 

@@ -9,14 +9,13 @@ from command import ALONE, run
 
 from worldmodels.agent import load_agent
 from worldmodels.data.episodes import EpisodeSet
+from worldmodels.errors import install
 
 GUIDE = Path(__file__).resolve().parent.parent / "docs" / "new-environment.md"
 
 
 def test_every_stage_runs_on_an_atari_game(tmp_path: Path) -> None:
-    pytest.importorskip(
-        "ale_py", reason="ale-py is not installed: pip install 'worldmodels[atari]'"
-    )
+    pytest.importorskip("ale_py", reason=f"ale-py is not installed: {install('atari')}")
     done = run(tmp_path, "stage=all", "preset=smoke", "env=breakout", ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = tmp_path / "breakout-smoke"
@@ -31,9 +30,7 @@ def test_every_stage_runs_on_an_atari_game(tmp_path: Path) -> None:
 
 
 def test_the_guides_environment_runs(tmp_path: Path) -> None:
-    pytest.importorskip(
-        "vizdoom", reason="ViZDoom is not installed: pip install 'worldmodels[doom]'"
-    )
+    pytest.importorskip("vizdoom", reason=f"ViZDoom is not installed: {install('doom')}")
     found = re.search(r"```yaml\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
     assert found is not None
     (tmp_path / "env").mkdir()

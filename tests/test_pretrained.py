@@ -11,6 +11,7 @@ import pytest
 from worldmodels.agent import load_agent
 from worldmodels.artifacts import fingerprint_file, read_json
 from worldmodels.envs.engines import EnvSpec
+from worldmodels.errors import install
 from worldmodels.evolution.fitness import Packet
 from worldmodels.worlds.recipes import RealRecipe
 
@@ -47,7 +48,7 @@ def test_it_is_small_enough_for_git(name: str) -> None:
 )
 def test_it_plays_as_its_card_says(name: str, spec: EnvSpec, count: int, steps: int) -> None:
     if name == "takecover" and importlib.util.find_spec("vizdoom") is None:
-        pytest.skip("ViZDoom is not installed: pip install 'worldmodels[doom]'")
+        pytest.skip(f"ViZDoom is not installed: {install('doom')}")
     folder, run = published(name)
     agent, judged = load_agent(folder), run["scores"]["agent"]
     world = RealRecipe(

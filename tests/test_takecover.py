@@ -19,9 +19,10 @@ from worldmodels.agent import load_agent, load_first_latents
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.engines import make_lanes
+from worldmodels.errors import install
 from worldmodels.models.controller import Head
 
-pytest.importorskip("vizdoom", reason="ViZDoom is not installed: pip install 'worldmodels[doom]'")
+pytest.importorskip("vizdoom", reason=f"ViZDoom is not installed: {install('doom')}")
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 

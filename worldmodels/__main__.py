@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import traceback
 from importlib import import_module
@@ -14,12 +15,18 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from worldmodels import __version__, extras, interrupts, limits, shipped
 from worldmodels import config as schema
-from worldmodels import interrupts, limits
-from worldmodels.errors import EXIT_ERROR, EXIT_STOPPED, ConfigError, Stopped, WorldModelsError
+from worldmodels.errors import (
+    DISTRIBUTION,
+    EXIT_ERROR,
+    EXIT_STOPPED,
+    ConfigError,
+    Stopped,
+    WorldModelsError,
+)
 
 MODULES = {schema.Stage.all: "chain"}
-CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
 def run_stage(config: schema.Config) -> None:
@@ -38,15 +45,18 @@ def run_stage(config: schema.Config) -> None:
     data = Path(config.data)
     if not config.run or Path(config.run).is_absolute() or ".." in Path(config.run).parts:
         raise ConfigError(f"run={config.run}: give the name of a folder below {data}")
+    extras.check(config)
+    if config.model is not None:
+        shipped.require_agent("model", config.model)
     base, published = None, None
     if config.base is not None:
-        if (Path(config.base) / "agent.json").exists():
-            published = Path(config.base)
-        else:
+        published = shipped.find_agent(config.base)
+        if published is None:
             base = Run(data / config.base, name=config.base)
             if not base.root.is_dir():
                 raise ConfigError(
-                    f"base={config.base}: neither a run in {data} nor the folder of an agent"
+                    f"base={config.base}: neither a run in {data} nor the folder of an agent;"
+                    f" shipped agents are {', '.join(shipped.agents())}"
                 )
     context = Context(config, Run(data / config.run, base, config.run), published)
     module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
@@ -62,7 +72,7 @@ class _Escape(BaseException):
         self.error, self.debug = error, debug
 
 
-@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+@hydra.main(version_base="1.3", config_path=str(shipped.CONF), config_name="config")
 def compose(composed: DictConfig) -> None:
     """What Hydra calls with the composed configuration, once for each job of a sweep."""
     try:
@@ -79,6 +89,9 @@ def composition_error(error: HydraException | OmegaConfBaseException) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, option = error.missing_cfg_file.rpartition("/")
         return f"{group}={option}: choose one of {', '.join(error.options)}"
+    absent = re.fullmatch(r"Additional config directory '(.*)' not found", str(error))
+    if absent:
+        return f"--config-dir {absent[1]}: no such folder; give one with groups like conf/"
     cause = error.__cause__ if isinstance(error, HydraException) else error
     if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
         return str(error)
@@ -108,6 +121,14 @@ def explain(error: BaseException) -> int:
 
 def main() -> int:
     """The process: its exit codes are in `worldmodels.errors`."""
+    if "--version" in sys.argv[1:]:
+        print(DISTRIBUTION, __version__)
+        return 0
+    here = str(Path.cwd())
+    if here not in sys.path and not sys.flags.safe_path:
+        # The command `worldmodels` finds an environment's module in the working directory, as
+        # `python -m worldmodels` does.
+        sys.path.append(here)
     # Hydra would print errors in several lines and exit; raised to here they become one.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # Where it cannot write to the home folder it takes a temporary one, and says so in two lines.

@@ -11,7 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from worldmodels import __version__, shipped
 from worldmodels.cores import cores_in_words
+from worldmodels.errors import DISTRIBUTION
 
 PACKAGES = (
     *("torch", "gymnasium", "envpool", "Box2D", "vizdoom", "ale-py"),
@@ -21,26 +23,41 @@ PACKAGES = (
 
 @cache
 def provenance() -> dict[str, Any]:
-    """What made an artifact: package versions, git commit, machine."""
-    versions = {}
+    """What made an artifact: package versions, git commit, machine.
+
+    The commit is None where this package is not files of a git repository, as in a wheel.
+    """
+    versions = {DISTRIBUTION: __version__}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    source = Path(__file__).parent
-    git = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        done = subprocess.run(git, capture_output=True, text=True, timeout=10, check=False)
-        commit = done.stdout.strip() or None
-    except (OSError, subprocess.TimeoutExpired):
-        commit = None
-    # An image of a container has the package but not its history.
-    commit = commit or os.environ.get("WORLDMODELS_COMMIT")
     return {
         "python": platform.python_version(),
         "versions": versions,
-        "commit": commit,
+        # An image of a container has the package but not its history.
+        "commit": _commit() or os.environ.get("WORLDMODELS_COMMIT"),
         "machine": f"{_processor()}, {cores_in_words()}",
     }
+
+
+def _commit() -> str | None:
+    """The commit of the repository that tracks this file; None if there is none.
+
+    A wheel may be installed below somebody's repository, whose commit says nothing about it.
+    """
+    if shipped.INSTALLED or _git("ls-files", "--", Path(__file__).name) is None:
+        return None
+    return _git("describe", "--always", "--dirty", "--abbrev=12")
+
+
+def _git(*words: str) -> str | None:
+    """What git prints about the repository around this file; None if it prints nothing."""
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 def _processor() -> str:

@@ -28,7 +28,7 @@ from rich.progress import Task as BarTask
 from rich.text import Text
 
 from worldmodels.artifacts import atomic_path
-from worldmodels.errors import ConfigError
+from worldmodels.errors import ConfigError, install
 
 console = Console(highlight=False)
 if not console.is_terminal:
@@ -131,7 +131,7 @@ class _TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ConfigError(
-                "logger=tensorboard needs the package: pip install tensorboard"
+                f"logger=tensorboard: TensorBoard is not installed; {install('tensorboard')}"
             ) from None
         self._writer: Any = SummaryWriter(str(folder))
 

@@ -15,7 +15,7 @@ from worldmodels.envs.controls import in_hand
 from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
 from worldmodels.envs.gymnasium_engine import GymnasiumLanes
 from worldmodels.envs.observation import PixelObservation
-from worldmodels.errors import ConfigError
+from worldmodels.errors import ConfigError, install
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def resolve_engine(spec: EnvSpec) -> str:
     if spec.engine == "envpool":
         raise ConfigError(
             f"env.engine=envpool: EnvPool is not installed or has no {spec.id}: "
-            "pip install 'worldmodels[envpool]', or use env.engine=gymnasium"
+            f"{install('envpool')}, or use env.engine=gymnasium"
         )
     return "gymnasium"
 
@@ -158,9 +158,7 @@ def simulation_device(device: str) -> str:
 
     if usable():
         return device
-    _say_once(
-        "the native engine simulates on the CPU: for the GPU, pip install 'worldmodels[cuda]'"
-    )
+    _say_once(f"the native engine simulates on the CPU: for the GPU, {install('cuda')}")
     return "cpu"
 
 

@@ -28,7 +28,7 @@ from worldmodels.envs.lanes import (
     check_seeds,
     is_picture,
 )
-from worldmodels.errors import ConfigError, WorkerError
+from worldmodels.errors import ConfigError, WorkerError, install
 
 _TERMINATED = "lane_terminated"
 _TRUNCATED = "lane_truncated"
@@ -141,8 +141,7 @@ class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions,
         except ModuleNotFoundError as error:
             reason = str(error).partition(". ")[0]
             raise ConfigError(
-                f"env.id={env_id}: {reason}: install what has it (for Doom: pip install"
-                " 'worldmodels[doom]')"
+                f"env.id={env_id}: {reason}: install what has it (for Doom: {install('doom')})"
             ) from error
         except ConfigError:
             raise

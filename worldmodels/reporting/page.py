@@ -218,7 +218,7 @@ def _provenance(manifests: dict[str, Any]) -> str:
     rows = []
     for stage, manifest in manifests.items():
         inputs = ", ".join(f"{name} {print_}" for name, print_ in manifest["inputs"].items())
-        rows.append((stage, manifest["fingerprint"], inputs, str(manifest["commit"])))
+        rows.append((stage, manifest["fingerprint"], inputs, manifest["commit"] or "unknown"))
     makers = {
         f"Python {m['python']}, {m['machine']}; "
         + ", ".join(f"{name} {version}" for name, version in m["versions"].items())

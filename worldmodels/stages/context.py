@@ -30,6 +30,7 @@ from worldmodels.devices import choose_device, has_bfloat16
 from worldmodels.envs.controls import Controls, controls_of
 from worldmodels.envs.engines import EnvSpec, make_lanes, prepare, resolve_engine
 from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.shipped import require_agent
 from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
 from worldmodels.workers import Heartbeat, Pool
@@ -87,6 +88,12 @@ class Context:
     run: Run
     published: Path | None = None
     earlier: tuple[Run, ...] = ()
+
+    @property
+    def model(self) -> Path | None:
+        """The folder of the trained agent that ``model=`` names."""
+        name = self.config.model
+        return None if name is None else require_agent("model", name)
 
     @property
     def scout(self) -> Run | None:
@@ -323,10 +330,8 @@ class Context:
     def agent(self) -> tuple[Path, dict[str, str]]:
         """The folder of the agent to judge, and its fingerprint: ``model=``, or this run's own, or
         the one that it begins from."""
-        if self.config.model is not None:
-            folder = Path(self.config.model)
-            if not (folder / "agent.json").exists() and (folder / "agent").is_dir():
-                folder = folder / "agent"
+        if self.model is not None:
+            folder = self.model
         elif self.published is not None and not self.run.has("controller"):
             folder = self.published
         else:

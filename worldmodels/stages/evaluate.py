@@ -57,7 +57,7 @@ def run(context: Context) -> None:
 
 def _dreams(context: Context) -> _Dreams | None:
     """Where the run's own agent was trained, if that was in a dream."""
-    if context.config.model is not None or not context.run.has("controller"):
+    if context.model is not None or not context.run.has("controller"):
         return None
     made = context.run.manifest("controller")
     if made["summary"]["world"] != WorldKind.dream.name:

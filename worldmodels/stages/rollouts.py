@@ -106,14 +106,14 @@ def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
 def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
     """The trained agent that collects: of the run before, of ``model=``, or of ``base=``."""
     if context.collectors:
-        if context.config.model is not None:
+        if context.model is not None:
             raise ConfigError(
                 "rollouts: both a run before and model= would drive; give one of them"
             )
         last = context.collectors[-1]
         return last.locate("controller") / "agent", {"controller": last.fingerprint("controller")}
-    if context.config.model is not None:
-        folder = Path(context.config.model)
+    if context.model is not None:
+        folder = context.model
     elif context.published is not None:
         folder = context.published
     else:

@@ -22,7 +22,7 @@ from worldmodels.envs.carracing.courses import Course, Courses, CourseTable
 from worldmodels.envs.carracing.glyphs import SUMS
 from worldmodels.envs.carracing.picture import SMALL
 from worldmodels.envs.carracing.state import Lanes, empty_lanes
-from worldmodels.errors import WorldModelsError
+from worldmodels.errors import WorldModelsError, install
 
 
 def _words(tensor: Tensor) -> Tensor:
@@ -51,8 +51,8 @@ class CudaSimulator:
     def __init__(self, lanes: int, size: int, percent: float, device: str) -> None:
         if not usable():
             raise WorldModelsError(
-                f"device={device}: numba can use no GPU here: pip install 'worldmodels[cuda]' on a"
-                " machine with an NVIDIA driver, or use device=cpu"
+                f"device={device}: numba can use no GPU here: {install('cuda')} on a machine with"
+                " an NVIDIA driver, or use device=cpu"
             )
         # The simulator that numba has for machines without a GPU works on the host's memory.
         simulated = bool(vars(numba.config)["ENABLE_CUDASIM"])

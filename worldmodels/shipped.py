@@ -1,0 +1,49 @@
+"""What comes with the package beside its code: the configuration, and trained agents.
+
+They are folders at the top level of the repository and, in an installed wheel, of the package.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from worldmodels.errors import ConfigError
+
+PACKAGE = Path(__file__).resolve().parent
+INSTALLED = (PACKAGE / "conf").is_dir()
+"""Whether this is an installed wheel, not a checkout."""
+
+_HOME = PACKAGE if INSTALLED else PACKAGE.parent
+CONF = _HOME / "conf"
+PRETRAINED = _HOME / "pretrained"
+
+
+def agents() -> list[str]:
+    """The trained agents that are shipped, as ``model=`` and ``base=`` name them."""
+    return sorted(f"pretrained/{record.parent.name}" for record in PRETRAINED.glob("*/agent.json"))
+
+
+def find_agent(name: str) -> Path | None:
+    """The folder of a trained agent: `name` itself or, for an agent that is shipped, where it is.
+
+    A folder of the working directory comes before a shipped one of the same name. The folder of a
+    controller stage stands for the agent in it.
+    """
+    folder = Path(name)
+    if not folder.exists() and folder.as_posix() in agents():
+        folder = PRETRAINED / folder.name
+    for candidate in (folder, folder / "agent"):
+        if (candidate / "agent.json").exists():
+            return candidate
+    return None
+
+
+def require_agent(key: str, name: str) -> Path:
+    """The folder of the trained agent that `key` names; raises `ConfigError` if there is none."""
+    folder = find_agent(name)
+    if folder is None:
+        raise ConfigError(
+            f"{key}={name}: no trained agent is there (agent.json is missing); give the folder of"
+            f" one, or one that is shipped: {', '.join(agents())}"
+        )
+    return folder
