@@ -67,5 +67,6 @@ def test_it_plays_as_its_card_says(name: str, spec: EnvSpec, count: int, steps: 
         world.close()
     # Of a point a step, what an episode cut short would have been worth is known.
     every = np.minimum(judged["returns"], steps)
-    error = every.std(ddof=1) / np.sqrt(count)
-    assert abs(outcome.returns.mean() - every[:count].mean()) < 4 * error
+    # Rounding differs with the number of lanes, and one car in a hundred gets stuck: the median.
+    error = 1.25 * every.std(ddof=1) / np.sqrt(count)
+    assert abs(np.median(outcome.returns) - np.median(every[:count])) < 4 * error
