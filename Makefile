@@ -26,9 +26,10 @@ unit: $(VENV)/.dev
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-# With real programs beside ours: a wheel in an empty environment, an X server.
+# With real programs beside ours: a wheel in an empty environment, an X server, Doom, an Atari game,
+# numba's simulator of a GPU.
 test-system: $(VENV)/.dev
-	$(BIN)/python -m pytest -m system
+	$(BIN)/python -m pytest -m system --numprocesses 2 --dist loadfile
 
 # Proofs that take minutes: kill and resume at random moments, the quick preset's scores.
 test-slow: $(VENV)/.dev

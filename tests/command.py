@@ -1,6 +1,7 @@
 """The program as a user runs it, and the configuration that its words make."""
 
 import atexit
+import functools
 import itertools
 import multiprocessing
 import os
@@ -8,12 +9,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from worldmodels import config as schema
 
@@ -33,11 +35,16 @@ _WARM.set_forkserver_preload(
 
 def composed(*overrides: str) -> schema.Config:
     """The configuration of a command line."""
-    schema.register()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = OmegaConf.to_object(compose("config", overrides=list(overrides)))
+    config = OmegaConf.to_object(_composed(*overrides))
     assert isinstance(config, schema.Config)
     return config
+
+
+@functools.cache
+def _composed(*overrides: str) -> DictConfig:
+    schema.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", overrides=list(overrides))
 
 
 def environment() -> dict[str, str]:
@@ -66,7 +73,10 @@ def started_anew(folder: Path, *overrides: str) -> subprocess.CompletedProcess[s
 
 
 def run(
-    folder: Path, *overrides: str, kill_at_write: int | None = None
+    folder: Path,
+    *overrides: str,
+    kill_at_write: int | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run the program to its end, in a process of its own.
 
@@ -78,11 +88,12 @@ def run(
         overrides: the words of the command line.
         kill_at_write: the process kills itself (SIGKILL) where it would force its file number so
             many to the disk: written, but not yet renamed to its place.
+        variables: more of the process's environment.
     """
-    words = [*overrides, f"data={folder}"]
+    words, env = [*overrides, f"data={folder}"], environment() | dict(variables or {})
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name, stream) for stream in ("stdout", "stderr")]
-        process = _WARM.Process(target=_program, args=(words, environment(), files, kill_at_write))
+        process = _WARM.Process(target=_program, args=(words, env, files, kill_at_write))
         process.start()
         try:
             process.join()

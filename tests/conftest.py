@@ -5,11 +5,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import ALONE, run, started_anew
+from command import ALONE, run
 from filelock import FileLock
 from shell import Commands
 
+from worldmodels.envs.carracing.vector import warm_up
+
 Once = Callable[[str, Callable[[Path], None]], Path]
+
+
+SIMULATING = {
+    f"test_{name}"
+    for name in (
+        *("agents", "carracing", "commands", "docs", "envs", "new_environment", "portable"),
+        *("pretrained", "resume"),
+    )
+}
+"""Files whose tests run the compiled simulator."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker compiles the simulator at once, while the others do what needs none."""
+    items.sort(key=lambda item: item.path.stem in SIMULATING)
+    first = next((item for item in items if item.path.stem in SIMULATING), None)
+    if first is not None:
+        items.remove(first)
+        items.insert(0, first)
 
 
 @pytest.fixture(scope="session")
@@ -35,12 +56,18 @@ def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
     return fill
 
 
+@pytest.fixture(autouse=True)
+def _compiled(request: pytest.FixtureRequest, once: Once) -> None:
+    if request.path.stem in SIMULATING:
+        once("simulator", lambda folder: warm_up())
+
+
 @pytest.fixture(scope="session")
 def smoke(once: Once) -> Path:
-    """The data folder after ``python -m worldmodels stage=all preset=smoke``; shared."""
+    """The data folder after ``stage=all preset=smoke``; shared."""
 
     def make(data: Path) -> None:
-        done = started_anew(data, "stage=all", "preset=smoke")
+        done = run(data, "stage=all", "preset=smoke", ALONE)
         assert done.returncode == 0, done.stdout + done.stderr
 
     return once("smoke", make)

@@ -40,7 +40,7 @@ def test_a_search_on_the_parts_of_an_agent_is_that_on_its_runs(
 ) -> None:
     again = ("run=again", f"base={agent}", "controller.components=32")
     for stage in ("controller", "evaluate", "report"):
-        done = run(tmp_path, f"stage={stage}", "preset=smoke", ALONE, *again)
+        done = run(tmp_path, f"stage={stage}", "preset=smoke", ALONE, *BRIEFLY, *again)
         assert done.returncode == 0, done.stderr
     assert fingerprint(tmp_path / "again") == fingerprint(along / "along")
     page = (tmp_path / "again/report/index.html").read_text()
@@ -82,6 +82,7 @@ def test_a_v_of_another_size_cannot_go_on_from_an_agents(agent: Path, tmp_path: 
     assert "vae.*" in line
 
 
+@pytest.mark.slow
 def test_rounds_begin_from_an_agent(agent: Path, tmp_path: Path) -> None:
     words = ("stage=iterate", "preset=smoke", "iterate.rounds=2", "vae.epochs=0", ALONE, *BRIEFLY)
     done = run(tmp_path, *words, f"base={agent}", "rollouts.policy=controller")
@@ -146,6 +147,7 @@ def test_a_trained_agent_from_elsewhere_is_evaluated(smoke: Path, tmp_path: Path
         f"model={tmp_path / 'agent'}",
         "evaluate.first_seed=0",
         "evaluate.video=false",
+        ALONE,
     )
     assert done.returncode == 0, done.stderr
     theirs = json.loads((smoke / "smoke/evaluate/scores.json").read_text())

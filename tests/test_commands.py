@@ -297,7 +297,7 @@ def test_a_truncated_shard_is_named_and_collected_again(copy: Path) -> None:
     line = error_line(run(copy, "stage=vae", "preset=smoke", "fresh=true"))
     assert "shard-00001.h5 is damaged" in line
     assert "stage=rollouts" in line
-    done = run(copy, "stage=rollouts", "preset=smoke")
+    done = run(copy, "stage=rollouts", "preset=smoke", ALONE)
     assert done.returncode == 0, done.stderr
     assert manifest(copy, "rollouts")["fingerprint"] == fingerprint
 
@@ -328,11 +328,13 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(copy: Pat
     assert (copy / "smoke/vae/checkpoint.safetensors").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_stop_signal_saves_and_exits_75(copy: Path, number: signal.Signals) -> None:
     path = copy / "smoke/vae/checkpoint.safetensors"
     path.unlink()
-    arguments = ("stage=vae", "preset=smoke", "fresh=true", "vae.epochs=400", "run=smoke")
+    arguments = ("stage=vae", "preset=smoke", "fresh=true", "vae.epochs=400", "run=smoke", ALONE)
     process = start(copy, *arguments, "trainer.log_every=1", "trainer.checkpoint_seconds=0.2")
     wait_for(lambda: path.exists() or process.poll() is not None)
     process.send_signal(number)

@@ -23,13 +23,10 @@ Pair = tuple[CarRacingVectorEnv, CarRacingVectorEnv]
 
 
 @pytest.mark.skipif(usable(), reason="they run here as they are")
-@pytest.mark.parametrize(
-    "chosen", ["dropped or anew", pytest.param("episode", marks=pytest.mark.slow)]
-)
-def test_in_numbas_simulator(chosen: str) -> None:
-    """The tests that need a GPU: those of `chosen` names."""
+@pytest.mark.system
+def test_in_numbas_simulator() -> None:
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
-    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

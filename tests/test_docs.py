@@ -40,6 +40,7 @@ def test_documented_commands_compose(command: str) -> None:
     checked(words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["carracing", "takecover"])
 def test_the_commands_of_a_study_compose_and_begin_from_a_row_or_an_agent(
     name: str, monkeypatch: pytest.MonkeyPatch

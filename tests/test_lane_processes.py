@@ -42,10 +42,10 @@ def test_a_lane_process_that_cannot_start_is_an_error() -> None:
 
 
 def lane_process(process: psutil.Process) -> bool:
-    """Whether this is a living process of a lane (Python keeps its resource tracker)."""
+    """Whether this is a living process of a lane, and not one that Python or `command` keeps."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE and not any(
-            "resource_tracker" in word for word in process.cmdline()
+            "resource_tracker" in word or "forkserver" in word for word in process.cmdline()
         )
     except psutil.NoSuchProcess:
         return False

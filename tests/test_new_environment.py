@@ -11,6 +11,7 @@ from worldmodels.agent import load_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import install
 
+pytestmark = pytest.mark.system
 GUIDE = Path(__file__).resolve().parent.parent / "docs" / "new-environment.md"
 
 

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
-from command import error_line, run
+from command import ALONE, error_line, run
 from conftest import Once
 from doom import ID, SPEC
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from worldmodels.envs.engines import make_lanes
 from worldmodels.errors import install
 from worldmodels.models.controller import Head
 
+pytestmark = pytest.mark.system
 pytest.importorskip("vizdoom", reason=f"ViZDoom is not installed: {install('doom')}")
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
@@ -33,9 +34,8 @@ def takecover(once: Once) -> Path:
 
     def make(data: Path) -> None:
         Path("_vizdoom.ini").unlink(missing_ok=True)  # another program's, which would hide ours
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("GAMES_OF", str(data))
-            done = run(data, "stage=all", "preset=smoke", "env=takecover")
+        words = ("stage=all", "preset=smoke", "env=takecover", ALONE)
+        done = run(data, *words, variables={"GAMES_OF": str(data)})
         assert done.returncode == 0, done.stdout + done.stderr
 
     return once("takecover", make) / "takecover-smoke"
@@ -135,7 +135,7 @@ def test_the_controller_sees_latent_cell_and_hidden_and_has_no_bias(takecover: P
 def test_run_again_does_nothing(takecover: Path, tmp_path: Path) -> None:
     folder = tmp_path / takecover.name
     shutil.copytree(takecover, folder)
-    done = run(tmp_path, "stage=all", "preset=smoke", "env=takecover")
+    done = run(tmp_path, "stage=all", "preset=smoke", "env=takecover", ALONE)
     assert done.returncode == 0
     for stage in STAGES[:-1]:
         assert manifest(folder, stage) == manifest(takecover, stage)
@@ -145,7 +145,7 @@ def test_run_again_does_nothing(takecover: Path, tmp_path: Path) -> None:
 def test_the_number_of_workers_changes_nothing(takecover: Path, tmp_path: Path, stage: str) -> None:
     for earlier in STAGES[: STAGES.index(stage)]:
         shutil.copytree(takecover / earlier, tmp_path / "takecover-smoke" / earlier)
-    done = run(tmp_path, f"stage={stage}", "preset=smoke", "env=takecover", "workers.processes=0")
+    done = run(tmp_path, f"stage={stage}", "preset=smoke", "env=takecover", "workers.processes=2")
     assert done.returncode == 0, done.stderr
     again = manifest(tmp_path / "takecover-smoke", stage)
     assert again["fingerprint"] == manifest(takecover, stage)["fingerprint"]
@@ -163,7 +163,8 @@ def test_the_number_of_workers_changes_nothing(takecover: Path, tmp_path: Path, 
 def test_what_cannot_be_played_is_refused_in_one_line(
     tmp_path: Path, overrides: list[str], said: str
 ) -> None:
-    line = error_line(run(tmp_path, "stage=rollouts", "preset=smoke", "env=takecover", *overrides))
+    words = ("stage=rollouts", "preset=smoke", "env=takecover", ALONE)
+    line = error_line(run(tmp_path, *words, *overrides))
     assert said in line
 
 
@@ -172,5 +173,6 @@ def test_a_scenario_without_its_map_is_refused_in_one_line(tmp_path: Path) -> No
         "doom_scenario_path = lost.wad\navailable_buttons = { MOVE_LEFT MOVE_RIGHT }\n"
     )
     lost = f"+env.kwargs.scenario_config_file={tmp_path / 'lost.cfg'}"
-    line = error_line(run(tmp_path, "stage=rollouts", "preset=smoke", "env=takecover", lost))
+    words = ("stage=rollouts", "preset=smoke", "env=takecover", ALONE)
+    line = error_line(run(tmp_path, *words, lost))
     assert "lost.wad" in line

@@ -22,7 +22,6 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
 import psutil
-import torch
 
 from worldmodels import interrupts
 from worldmodels.errors import WorkerError, WorldModelsError
@@ -35,8 +34,8 @@ _BEAT_SECONDS = 0.5
 _CLOSING_SECONDS = 3.0
 _STARTING_SECONDS = 600.0
 """Patience with a worker that has not said a word: its imports may come from a slow file system."""
-# Read when a library is imported. Numba's pool would raise OpenMP's number for PyTorch too, and
-# threads that spin on each other's cores cost more than half of the throughput (measured).
+# Read when a library is imported, PyTorch's as well. Numba's pool would raise OpenMP's number for
+# PyTorch too, and threads that wait on each other's cores cost more than half of the throughput.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 _GROUPS = hasattr(os, "setpgid") and hasattr(os, "killpg")
 _SPAWN = multiprocessing.get_context("spawn")
@@ -236,7 +235,6 @@ def _serve(connection: Connection, setup: Callable[[], Any]) -> None:
     # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)
     reporter = _Reporter(connection)
     tool: Any = None
     try:

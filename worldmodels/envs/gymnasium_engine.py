@@ -189,6 +189,9 @@ class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions,
 
     @contextmanager
     def _naming_dead_lanes(self) -> Iterator[None]:
+        # Gymnasium prints each lane's error, which is raised as well.
+        level = gymnasium.logger.min_level
+        gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
         try:
             yield
         except (EOFError, ConnectionError) as error:
@@ -202,6 +205,8 @@ class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions,
                 f"lanes {dead}: their processes died (out of memory?): "
                 "use fewer lanes, or one process"
             ) from error
+        finally:
+            gymnasium.logger.min_level = level
 
 
 def _make_lane(env_id: str, max_steps: int, kwargs: dict[str, Any], parent: int) -> _Lane:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 
 import torch
 
@@ -22,9 +23,13 @@ def tune() -> None:
     Adam's second moments of quiet weights decay into denormal numbers, whose square roots take a
     hundred times as long. And glibc gives large tensors back to the kernel when they are freed,
     only to fault them in page by page at the next step. PyTorch's own number of threads knows of
-    affinities, but not of a container's quota.
+    affinities, but not of a container's quota; and numba, which shares OpenMP with it, raises it
+    above OMP_NUM_THREADS. Rounding depends on it, so it must not depend on what ran before.
     """
-    torch.set_num_threads(min(torch.get_num_threads(), available_cores()))
+    chosen = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    threads = int(chosen) if chosen.isdecimal() else min(torch.get_num_threads(), available_cores())
+    if threads not in (0, torch.get_num_threads()):
+        torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
         libc = ctypes.CDLL(None)
