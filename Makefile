@@ -11,7 +11,7 @@ run: $(VENV)/.run
 
 # What every change must pass: five minutes on two cores.
 test: $(VENV)/.dev
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit
+	@$(MAKE) --no-print-directory --jobs=2 lint unit
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pipeline
-from rich.table import Table
 from throughput import measure
 
 from worldmodels.artifacts import write_json
 from worldmodels.cores import available_cores
 from worldmodels.provenance import provenance
-from worldmodels.tracking import console, say
+from worldmodels.tracking import say
 
 PARTS = {"vae": "VAE training, images/s", "rnn": "MDN-RNN training, transitions/s"}
 SETTINGS: dict[str, dict[str, str]] = {"before": {"GOMP_SPINCOUNT": "300000"}, "after": {}}
@@ -47,7 +44,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Measure, print the table, and write it as JSON."""
+    """Measure, say each figure, and write them as JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -76,37 +73,7 @@ def main() -> None:
                 figures.append({"what": what, "busy": neighbours, "turns": turns})
     record = {**provenance(), "cores": available_cores(), "figures": figures}
     write_json(options.out, record)
-    console.print(table(figures))
-    console.print(f"wrote {options.out}")
-
-
-def table(figures: list[dict[str, Any]]) -> Table:
-    """Medians, and the share of the quiet throughput that is left."""
-    printed = Table("", "busy processes", *SETTINGS)
-    for row in rows(figures):
-        printed.add_row(*row)
-    return printed
-
-
-def rows(figures: list[dict[str, Any]]) -> list[list[str]]:
-    """A row a measurement: what, how many busy processes, and each setting's median and share."""
-    medians = {
-        (figure["what"], figure["busy"]): {
-            setting: statistics.median(turns) for setting, turns in figure["turns"].items()
-        }
-        for figure in figures
-    }
-    return [
-        [
-            what,
-            str(neighbours),
-            *(
-                f"{rate:,.0f} ({rate / medians[what, 0][setting]:.0%})"
-                for setting, rate in rates.items()
-            ),
-        ]
-        for (what, neighbours), rates in medians.items()
-    ]
+    say(f"wrote {options.out}; python docs/render.py {options.out} puts it into the README")
 
 
 if __name__ == "__main__":

@@ -134,6 +134,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "dream_rounds": (tables.rounds, "dreamt-rounds"),
     "dream_cool": (tables.rounds, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),
+    "sharing": (tables.sharing, "sharing"),
     "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
     "doom_rounds": (tables.rounds, "rounds"),
     "doom_stages": (tables.stages, "takecover"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,6 +141,24 @@ def throughput(bench: dict[str, Any]) -> str:
         "peak memory of a process",
     )
     return _table(header, rows)
+
+
+def sharing(record: dict[str, Any]) -> str:
+    """``benchmarks/sharing.py``: training beside busy processes."""
+    quiet = {
+        (figure["what"], setting): statistics.median(turns)
+        for figure in record["figures"]
+        if figure["busy"] == 0
+        for setting, turns in figure["turns"].items()
+    }
+    rows = []
+    for figure in record["figures"]:
+        row = [figure["what"], str(figure["busy"])]
+        for setting, turns in figure["turns"].items():
+            rate = statistics.median(turns)
+            row.append(f"{rate:,.0f} ({rate / quiet[figure['what'], setting]:.0%})")
+        rows.append(row)
+    return _table(("", "busy processes", "before", "after"), rows)
 
 
 def parity(record: dict[str, Any]) -> str:

@@ -31,7 +31,8 @@ withdraw() {
 trap withdraw ERR
 
 for stage in "${stages[@]}"; do
-    options=(--parsable "--job-name=$run-$stage")
+    # The name is part of the log's path (#SBATCH --output), where a slash would be a folder.
+    options=(--parsable "--job-name=${run//\//-}-$stage")
     if [[ ${#jobs[@]} -gt 0 ]]; then
         options+=("--dependency=afterok:${jobs[-1]}" --kill-on-invalid-dep=yes)
     fi

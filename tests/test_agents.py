@@ -132,10 +132,11 @@ def test_an_agent_that_is_no_runs_own_is_judged_as_in_its_run(
 def test_a_c_that_sees_no_hidden_state_learns_in_dreams_and_is_judged_there(copy: Path) -> None:
     dreamt = ("controller.features=z", "controller.world=dream", "controller.latent=sampled")
     words = ("preset=smoke", "run=z", "base=smoke", ALONE, *BRIEFLY, *dreamt)
-    for stage in ("controller", "evaluate"):
+    for stage in ("controller", "evaluate", "report"):
         done = run(copy, f"stage={stage}", *words)
         assert done.returncode == 0, done.stderr
     assert IN_ITS_DREAM in read_json(copy / "z/evaluate/scores.json")
+    assert "is not finished" not in (copy / "z/report/index.html").read_text()
 
 
 def test_a_trained_agent_from_elsewhere_is_evaluated(smoke: Path, tmp_path: Path) -> None:

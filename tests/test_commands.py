@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -18,6 +19,7 @@ from worldmodels.agent import load_agent
 from worldmodels.artifacts import read_json
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
+from worldmodels.reporting.curve import learning_curve
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 
@@ -70,6 +72,16 @@ def test_a_smoke_run_leaves_every_artifact(smoke: Path) -> None:
     episodes = EpisodeSet.open([smoke / "smoke/rollouts"])
     assert (episodes.num_episodes, episodes.num_frames) == (8, 8 * 41)
     assert LatentSet(smoke / "smoke/rnn/latents.h5").lengths.tolist() == [40] * 8
+
+
+def test_a_learning_curve_has_a_point_for_each_selection(smoke: Path) -> None:
+    folder = smoke / "smoke/controller"
+    (point,) = learning_curve(folder)
+    records = [json.loads(line) for line in (folder / "generations.jsonl").open()]
+    assert len(records) == 2
+    assert point.steps == sum(record["steps"] for record in records)
+    mean = manifest(smoke, "controller")["summary"]["selection_mean"]
+    assert point.score == pytest.approx(mean, abs=0.01)
 
 
 def test_latents_are_what_the_saved_vae_makes_of_the_frames(smoke: Path) -> None:
@@ -142,9 +154,6 @@ def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_pa
     }
     latents = LatentSet(tmp_path / "rounds/round-2/rnn/latents.h5")
     assert len(latents.lengths) == 16
-    again = run(tmp_path, "stage=iterate", *few)
-    assert again.returncode == 0, again.stderr
-    assert second["vae"] == manifest(tmp_path, "vae", "rounds/round-2")
     scores = json.loads((tmp_path / "rounds/rounds.json").read_text())["scores"]
     for number in (1, 2):
         path = tmp_path / f"rounds/round-{number}/evaluate/scores.json"
@@ -205,8 +214,6 @@ def test_a_scout_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(
     assert len(LatentSet(tmp_path / "scouted/rnn/latents.h5").lengths) == 4 + 8
     page = (tmp_path / "scouted/report/index.html").read_text()
     assert "<td>scout/controller</td>" in page
-    assert run(tmp_path, "stage=all", *scouted, *drive).returncode == 0
-    assert main["vae"] == manifest(tmp_path, "vae", "scouted")
     other = run(tmp_path, "stage=vae", *scouted, *drive, "vae.latent_size=8", "fresh=true")
     assert "other sizes" in error_line(other)
     agent = tmp_path / "scouted/controller/agent"
@@ -259,6 +266,8 @@ def test_step_sizes_fall_as_the_budget_is_used_up(copy: Path) -> None:
         (["stage=scout"], "no scout"),
         (["+scout={vae:{latnt_size:3}}"], "vae.latnt_size: no such key"),
         (["controller.patience=0"], "controller.patience=0: choose 1 or more"),
+        (["run=."], "run=.: give the name of a folder"),
+        (["run=../other"], "run=../other: give the name of a folder"),
     ],
 )
 def test_mistakes_are_one_line_that_names_them(
@@ -312,20 +321,67 @@ def test_a_damaged_shard_can_be_left_out_by_choice(copy: Path) -> None:
     assert "shard-00001.h5" in done.stdout + done.stderr
 
 
+BAD = ("vae.epochs=4", "vae.learning_rate=1e30", "trainer.checkpoint_seconds=0")
+
+
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(copy: Path) -> None:
-    line = error_line(
-        run(
-            copy,
-            "stage=vae",
-            "preset=smoke",
-            "fresh=true",
-            "vae.epochs=4",
-            "vae.learning_rate=1e30",
-            "trainer.checkpoint_seconds=0",
-        )
-    )
-    assert "the loss is" in line
+    shutil.rmtree(copy / "smoke/vae")
+    line = error_line(run(copy, "stage=vae", "preset=smoke", *BAD))
+    assert "smoke/vae: the loss is" in line
     assert (copy / "smoke/vae/checkpoint.safetensors").exists()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (BAD, "the loss is"),
+        (("device=cuda",), "device=cuda"),
+        (("logger=wandb", "logger.mode=sideways"), "logger.mode=sideways"),
+        (("env.squash=[warp,tanh,tanh]",), "env.squash"),
+    ],
+)
+def test_what_cannot_be_made_anew_is_left_as_it_was(
+    copy: Path, words: tuple[str, ...], said: str
+) -> None:
+    if "device=cuda" in words and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    before = contents(copy / "smoke/vae")
+    assert said in error_line(run(copy, "stage=vae", "preset=smoke", "fresh=true", *words))
+    assert contents(copy / "smoke/vae") == before
+    assert sorted(path.name for path in (copy / "smoke").iterdir()) == sorted(STAGES)
+
+
+def test_killed_while_made_anew_it_is_the_old_or_the_new_as_the_next_command_asks(
+    copy: Path,
+) -> None:
+    vae = copy / "smoke/vae"
+    anew = ("stage=vae", "preset=smoke", "vae.epochs=2", "trainer.checkpoint_seconds=0", ALONE)
+    old = manifest(copy, "vae")["fingerprint"]
+    for number in (1, 3):  # before its manifest is there, and while it trains
+        done = run(copy, *anew, "fresh=true", kill_at_write=number)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert run(copy, "stage=vae", "preset=smoke", ALONE).returncode == 0
+        assert manifest(copy, "vae")["fingerprint"] == old
+    assert run(copy, *anew, "fresh=true", kill_at_write=4).returncode == -signal.SIGKILL
+    done = run(copy, *anew)  # goes on with what was begun
+    assert done.returncode == 0, done.stderr
+    new = manifest(copy, "vae")["fingerprint"]
+    assert new != old
+    assert run(copy, *anew, "fresh=true").returncode == 0
+    assert manifest(copy, "vae")["fingerprint"] == new
+    assert sorted(path.name for path in vae.parent.iterdir()) == sorted(STAGES)
+
+
+def test_files_that_no_manifest_accounts_for_are_not_adopted(copy: Path) -> None:
+    (copy / "smoke/rollouts/manifest.json").unlink()
+    line = error_line(run(copy, "stage=rollouts", "preset=smoke", "rollouts.policy=uniform"))
+    assert "smoke/rollouts has" in line
+    assert "no manifest.json" in line
+    assert "fresh=true" in line
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from command import CONF, composed
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from worldmodels import config as schema
 from worldmodels import limits
@@ -48,7 +49,7 @@ def test_a_number_outside_is_refused_by_name(key: str) -> None:
     assert inside in limit
     outside = limit.least if limit.above else limit.least - 1
     with pytest.raises(ConfigError, match=rf"{key}={outside}(\.0)?: choose {limit}"):
-        limits.check(composed(f"{key}={outside}"))
+        limits.check(schema.changed(composed(), OmegaConf.from_dotlist([f"{key}={outside}"])))
 
 
 @given(st.floats(), st.integers(-5, 5), st.integers(0, 5), st.booleans())

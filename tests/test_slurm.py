@@ -192,6 +192,14 @@ def test_submit_chains_the_stages(
     ]
 
 
+def test_a_run_below_another_has_its_logs_where_there_is_a_folder(login_node: Commands) -> None:
+    done = login_node.run("slurm/submit.sh", "quick/tau", "preset=paper")
+    assert done.returncode == 0, done.stderr
+    call = login_node.calls("sbatch")[0]
+    assert "--job-name=quick-tau-rollouts" in call
+    assert "run=quick/tau" in call
+
+
 @pytest.mark.parametrize(("preset", "first"), [("quick", "rollouts"), ("laptop", "scout")])
 def test_submit_begins_with_a_scout_where_the_preset_has_one(
     login_node: Commands, preset: str, first: str

@@ -14,7 +14,7 @@ from worldmodels.threads import WAITING
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        ({}, ("PASSIVE", "0")),
+        ({}, ("PASSIVE", "1000")),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", "30000000000")),
         ({"GOMP_SPINCOUNT": "500"}, ("PASSIVE", "500")),
     ],

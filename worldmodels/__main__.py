@@ -43,7 +43,10 @@ def run_stage(config: schema.Config) -> None:
     from worldmodels.stages.context import Context
 
     data = Path(config.data)
-    if not config.run or Path(config.run).is_absolute() or ".." in Path(config.run).parts:
+    if not config.data:
+        raise ConfigError("data=: give the folder of all runs")
+    parts = Path(config.run).parts
+    if not parts or Path(config.run).is_absolute() or ".." in parts:
         raise ConfigError(f"run={config.run}: give the name of a folder below {data}")
     extras.check(config)
     if config.model is not None:
@@ -59,6 +62,7 @@ def run_stage(config: schema.Config) -> None:
                     f" shipped agents are {', '.join(shipped.agents())}"
                 )
     context = Context(config, Run(data / config.run, base, config.run), published)
+    context.check()
     module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
     with virtual_display(config.display.value, config.env.needs_display):
         module.run(context)

@@ -23,9 +23,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from worldmodels.errors import ArtifactError, WorldModelsError
+from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
 from worldmodels.provenance import provenance
 from worldmodels.resources import Meter
+from worldmodels.succession import aside, discard, restore, set_aside
 
 MANIFEST = "manifest.json"
 
@@ -69,7 +70,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise ArtifactError(f"{path} is missing") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}): delete it and run its stage") from None
+        raise ArtifactError(f"{path} is damaged ({error}): make it again with fresh=true") from None
 
 
 class JsonLines:
@@ -129,8 +130,9 @@ class StageFolder:
     `unlike` says how a base's artifact, which might have served, differs from what is wanted.
 
     As a context it notes, when the stage ends before its work is done, the time that went into it;
-    the time of a process that was killed outright is not known and not counted. It takes the folder
-    away where an error ended the stage before it made anything.
+    the time of a process that was killed outright is not known and not counted. An error puts back
+    what this folder was to replace (``fresh=true``); where there was nothing, it takes the folder
+    away if nothing was made.
     """
 
     stage: str
@@ -151,6 +153,10 @@ class StageFolder:
         trace: TracebackType | None,
     ) -> None:
         if self.complete or not self.path.exists():
+            return
+        failed = isinstance(error, Exception) and not isinstance(error, Stopped)
+        if failed and aside(self.path).exists():
+            restore(self.path)
             return
         alone = [path.name for path in self.path.iterdir()] == [MANIFEST]
         if alone and isinstance(error, WorldModelsError):
@@ -181,6 +187,7 @@ class StageFolder:
         }
         write_json(self.path / MANIFEST, self.record)
         self.complete = True
+        discard(self.path)
 
     def _count(self) -> None:
         """Add this process's time and memory to what earlier ones used."""
@@ -281,16 +288,16 @@ class Run:
             inputs: ``stage -> fingerprint`` of what it is made from.
             growable: keys that may be raised on an artifact that exists (more of the same), None
                 being more than any number.
-            fresh: delete what is there and start over.
+            fresh: start over. What is there is kept aside until its successor is finished, and put
+                back where that fails, or where a command killed half way is not repeated.
             share: where this run has none, the base's artifact of the same configuration and inputs
                 is as good as done here. It is opened in its own folder then.
 
         Raises:
-            ArtifactError: the folder holds an artifact of another configuration or other inputs.
+            ArtifactError: the folder holds an artifact of another configuration or other inputs, or
+                files that no manifest accounts for.
         """
         folder = self.folder(stage)
-        if fresh and folder.exists():
-            shutil.rmtree(folder)
         config = json.loads(json.dumps(config))
         record: dict[str, Any] = {
             "stage": stage,
@@ -299,6 +306,15 @@ class Run:
             "inputs": dict(inputs),
             **provenance(),
         }
+        if fresh:
+            set_aside(folder)
+        elif aside(folder).exists():
+            self._settle(stage, record, growable)
+        if not (folder / MANIFEST).exists() and _files(folder):
+            raise ArtifactError(
+                f"{folder} has {_files(folder)[0]} but no {MANIFEST} to say what made it: move the"
+                " folder away, or make it again with fresh=true"
+            )
         complete = False
         unlike = None
         if (folder / MANIFEST).exists():
@@ -325,6 +341,18 @@ class Run:
         path = self.folder(stage) / MANIFEST
         return str(read_json(path)["state"]) if path.exists() else None
 
+    def _settle(self, stage: str, wanted: dict[str, Any], growable: tuple[str, ...]) -> None:
+        """After a kill between an artifact and its successor: keep the one that is wanted."""
+        folder = self.folder(stage)
+        state = self._state(stage)
+        if state == "complete":
+            discard(folder)
+        elif state is None or any(
+            not (difference.key in growable and difference.grown)
+            for difference in _differences(read_json(folder / MANIFEST), wanted)
+        ):
+            restore(folder)
+
     def _refuse_other(
         self, stage: str, old: dict[str, Any], new: dict[str, Any], growable: tuple[str, ...]
     ) -> None:
@@ -333,6 +361,12 @@ class Run:
         for difference in _differences(old, new):
             if not (difference.key in growable and difference.grown):
                 raise ArtifactError(f"{folder} {difference}: {mend}")
+
+
+def _files(folder: Path) -> list[str]:
+    """The names in `folder`, if it exists, without those of temporary files."""
+    names = sorted(path.name for path in folder.glob("*"))
+    return [name for name in names if not name.startswith(".")]
 
 
 class _Difference(NamedTuple):

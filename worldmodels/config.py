@@ -270,7 +270,7 @@ class Config:
     device: Device = Device.auto  # cuda where there is a GPU for it, else cpu; mps only by name
     display: Display = Display.auto
     model: str | None = None  # folder of a trained agent for evaluate
-    fresh: bool = False  # delete what the stage made before
+    fresh: bool = False  # make the stage's artifact again; the old one stays until that is done
     debug: bool = False  # show tracebacks
     scout: dict[str, Any] = field(default_factory=dict)  # where a run before differs; empty is none
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -72,6 +72,10 @@ LIMITS = {key: limit for limit, keys in _KEYS.items() for key in keys.split()}
 """Of every number; null, where a key takes it, is no number."""
 
 
+LOGGER_MODES = ("online", "offline", "disabled")
+"""Of W&B."""
+
+
 def check(config: Config) -> None:
     """Raise `ConfigError`, in one line that names the key, for what no stage could use."""
     for key in _strangers(config):
@@ -80,6 +84,8 @@ def check(config: Config) -> None:
     for key, limit in LIMITS.items():
         if values[key] is not None and values[key] not in limit:
             raise ConfigError(f"{key}={values[key]}: choose {limit}")
+    if config.logger.mode not in LOGGER_MODES:
+        raise ConfigError(f"logger.mode={config.logger.mode}: choose {', '.join(LOGGER_MODES)}")
     _check_search(config.controller)
     seeds.evaluation(config.evaluate.first_seed, config.evaluate.episodes)
     if config.stage in (Stage.all, Stage.iterate):

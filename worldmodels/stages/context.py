@@ -21,6 +21,7 @@ from worldmodels.config import (
     HiddenChoice,
     LatentChoice,
     Precision,
+    Stage,
     flat,
     plain,
 )
@@ -30,6 +31,7 @@ from worldmodels.devices import choose_device, has_bfloat16
 from worldmodels.envs.controls import Controls, controls_of
 from worldmodels.envs.engines import EnvSpec, make_lanes, prepare, resolve_engine
 from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
 from worldmodels.shipped import require_agent
 from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
@@ -94,6 +96,20 @@ class Context:
         """The folder of the trained agent that ``model=`` names."""
         name = self.config.model
         return None if name is None else require_agent("model", name)
+
+    def check(self) -> None:
+        """Raise `ConfigError` for what no stage of this command could use, before any begins."""
+        squash = self.config.env.squash
+        if squash is not None:
+            try:
+                squashing(squash)
+            except (KeyError, ValueError) as error:
+                raise ConfigError(
+                    f"env.squash: unknown squashing {error}, choose from"
+                    f" {', '.join(SQUASHINGS)}, or {CHOICE} for each action"
+                ) from None
+        if self.config.stage not in (Stage.inspect, Stage.report):
+            choose_device(self.config.device.name)
 
     @property
     def scout(self) -> Run | None:

@@ -31,7 +31,6 @@ def run(context: Context) -> None:
     strip = _strip(context, finished) if finished.keys() >= {"rollouts", "vae", "rnn"} else None
     parting = _part(context) if "evaluate" in finished else None
     page = render(context.run.root.name, finished, strip, parting, _dreamers(context))
-    # Only now, for it removes the page before: one that cannot be made costs none.
     with context.run.begin("report", {}, {}, fresh=True) as folder:
         path = folder.path / "index.html"
         with atomic_path(path) as temporary:

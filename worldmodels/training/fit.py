@@ -98,7 +98,7 @@ def fit(
     On return the module has the weights of the epoch with the lowest validation loss.
 
     Raises:
-        TrainingError: the loss is not finite. The last good checkpoint stays.
+        TrainingError: the loss is not finite.
         Stopped: the process was asked to stop; the checkpoint is saved.
     """
     loop = _Loop(task, folder, options, fabric, tracker)
@@ -174,8 +174,8 @@ class _Loop:
         value = loss.item()
         if not math.isfinite(value):
             raise TrainingError(
-                f"the loss is {value} at step {self.step} (epoch {self.epoch}); the last good"
-                f" checkpoint is in {self.folder}: lower the learning rate and use fresh=true"
+                f"{self.folder}: the loss is {value} at step {self.step} (epoch {self.epoch}):"
+                " lower the learning rate and use fresh=true"
             )
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(loss)
