@@ -16,9 +16,11 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numba
+from numba.core import event
 
 from worldmodels.errors import WorldModelsError
 
@@ -102,6 +104,30 @@ def forget_stale(compiled: Path, sources: Path) -> bool:
                 f" ({error.strerror}); delete it, or set {_VARIABLE} to a folder that can be"
             ) from error
     return True
+
+
+@contextlib.contextmanager
+def announced_compilation() -> Iterator[None]:
+    """Say once that kernels are compiled, as soon as numba begins to compile one in the block.
+
+    numba reports a compilation only where its cache has no kernel that fits, so nothing is said
+    while kernels are merely loaded, however long that takes. Kernels for CUDA are not reported.
+    """
+    with event.install_listener("numba:compile", _Announcement()):
+        yield
+
+
+class _Announcement(event.Listener):
+    def __init__(self) -> None:
+        self._said = False
+
+    def on_start(self, event: event.Event) -> None:
+        if not self._said:
+            log.warning("compiling the CarRacing simulator: half a minute, once on this machine")
+        self._said = True
+
+    def on_end(self, event: event.Event) -> None:
+        """Nothing is said at the end."""
 
 
 def _nothing() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from worldmodels.envs.carracing import game, picture
-from worldmodels.envs.carracing.compiled import forget_stale
+from worldmodels.envs.carracing.compiled import announced_compilation, forget_stale
 from worldmodels.envs.carracing.courses import Course, draw_course, seeded_course
 from worldmodels.envs.carracing.simulator import CpuSimulator
 from worldmodels.envs.carracing.track import DEFAULT_COLORS, Colors
@@ -37,8 +35,6 @@ _DISCRETE = np.array([(0, 0, 0), (0.6, 0, 0), (-0.6, 0, 0), (0, 0.2, 0), (0, 0, 
 
 _FLAGS = ("steps", "terminated", "truncated", "started")
 """What is known of each lane here, beside the simulator's state."""
-
-log = logging.getLogger(__name__)
 
 
 class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
@@ -324,18 +320,13 @@ _warm: set[str] = set()
 
 
 def warm_up(device: str = "cpu") -> None:
-    """Load the compiled kernels, or compile them; says so where that takes a while."""
+    """Load the compiled kernels, or compile them; says so where they have to be compiled."""
     if device in _warm:
         return
     compiled = game.step.stats.cache_path
     if not _warm and compiled is not None:
         forget_stale(Path(compiled), Path(__file__).parent)
-    notice = threading.Timer(
-        2.0, log.warning, ["compiling the CarRacing simulator: half a minute, once on this machine"]
-    )
-    notice.daemon = True
-    notice.start()
-    try:
+    with announced_compilation():
         for size in picture.SIZES:
             simulator = _simulator(1, size, 0.95, 1, device)
             simulator.begin([0], [seeded_course(0, False)])
@@ -343,6 +334,4 @@ def warm_up(device: str = "cpu") -> None:
             controls, _ = simulator.controls(np.zeros((1, 3)))
             simulator.step(controls, on)
             simulator.draw(on)
-    finally:
-        notice.cancel()
     _warm.add(device)
