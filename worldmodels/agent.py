@@ -206,8 +206,8 @@ def _check_module(path: Path, kind: str, expected: Mapping[str, Tensor], found: 
     if not isinstance(found, dict):
         wrong = "it has no weights"
     elif found.keys() != expected.keys():
-        names = sorted(str(name) for name in found.keys() ^ expected.keys())
-        wrong = f"{printable(names[0], 60)} is missing, or too many"
+        name = min(found.keys() ^ expected.keys(), key=str)
+        wrong = f"{printable(str(name), 60)} is {'missing' if name in expected else 'too much'}"
     else:
         for name, tensor in expected.items():
             if not _is_tensor(found[name], tuple(tensor.shape), torch.float32, torch.bfloat16):
