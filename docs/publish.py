@@ -11,7 +11,7 @@ import imageio_ffmpeg
 import tables
 import torch
 
-from worldmodels.agent import load_agent
+from worldmodels.agent import load_agent, save_wiring
 
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 PICTURES = {"episodes": "rollouts/contact_sheet.png", "vision": "vae/reconstructions.png"}
@@ -97,6 +97,7 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
     for path in source.iterdir():
         shutil.copyfile(path, target / path.name)
     agent = load_agent(target)
+    save_wiring(target, agent.wiring)  # with the SHA-256s, whichever version made the run
     search = run["stages"]["controller"]
     hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600
     card = CARD.format(

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import multiprocessing
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from command import ALONE, BRIEFLY, error_line, run
+from hostile_agents import CASES, KEEPING_SHA256, judge, record
 
+from worldmodels.agent import fingerprint as fingerprint_of_agent
 from worldmodels.agent import load_agent, load_first_latents, load_vision, save_agent
-from worldmodels.artifacts import read_json
+from worldmodels.artifacts import read_json, write_json
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.controls import Controls
 from worldmodels.reporting.scores import IN_ITS_DREAM
@@ -20,6 +24,7 @@ from worldmodels.worlds.collect import NoisyAgent
 from worldmodels.worlds.real import Perception, RealWorld
 
 CONTROLS = Controls((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+SHIPPED = Path(__file__).resolve().parent.parent / "pretrained" / "carracing"
 SEARCH = ("stage=controller", "preset=smoke", ALONE)
 
 
@@ -232,3 +237,80 @@ def test_a_controller_of_another_world_is_refused(agent: Path, tmp_path: Path) -
         run(tmp_path, "stage=evaluate", "preset=smoke", f"model={tmp_path / 'smaller'}")
     )
     assert "parameters" in line
+
+
+# --- agents of strangers
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """What opening each hostile agent raised: its type and text. One process opens them all."""
+    root = tmp_path_factory.mktemp("hostile")
+    (root / "agents").mkdir()
+    plain, old = root / "plain", root / "old"
+    shutil.copytree(SHIPPED, plain)
+    shutil.copytree(SHIPPED, old)
+    whole = read_json(old / "agent.json")
+    del whole["files"]  # or the SHA-256s would hide what else is wrong
+    write_json(old / "agent.json", whole)
+    for name, damage in CASES.items():
+        folder = root / "agents" / name
+        shutil.copytree(plain if name in KEEPING_SHA256 else old, folder, copy_function=os.link)
+        damage(folder)
+    shutil.copytree(plain, root / "agents/plain")
+    shutil.copytree(old, root / "agents/old")
+    process = multiprocessing.get_context("forkserver").Process(
+        target=judge, args=(root / "agents", root / "verdicts.json")
+    )
+    process.start()
+    process.join(300)  # one that waits for a pipe would wait for ever
+    process.kill()
+    return {name: (kind, text) for name, (kind, text) in read_json(root / "verdicts.json").items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_hostile_agent_is_refused_in_one_line(
+    verdicts: dict[str, tuple[str, str]], name: str
+) -> None:
+    kind, text = verdicts.get(name, ("nothing", "the process hung or died"))
+    assert kind == "ArtifactError", text
+    assert f"agents/{name}" in text
+    assert text.isprintable()
+    assert len(text) < 700
+
+
+def test_as_is_or_without_sha256_the_same_agent_opens(verdicts: dict[str, tuple[str, str]]) -> None:
+    assert verdicts["plain"] == verdicts["old"] == ("opened", "")
+
+
+def test_an_older_agent_has_the_same_fingerprint_and_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = fingerprint_of_agent(SHIPPED)
+    assert not caplog.messages
+    shutil.copytree(SHIPPED, tmp_path / "old")
+    older = read_json(tmp_path / "old/agent.json")
+    del older["files"]
+    write_json(tmp_path / "old/agent.json", older)
+    for _ in range(2):
+        assert fingerprint_of_agent(tmp_path / "old") == whole
+    assert len(caplog.messages) == 1
+    assert "agent.json: has no SHA-256" in caplog.messages[0]
+
+
+def test_escapes_in_an_agents_words_reach_no_terminal(smoke: Path, tmp_path: Path) -> None:
+    agent = tmp_path / "agent"
+    shutil.copytree(smoke / "smoke/controller/agent", agent)
+    record(env_id="\x1b[2J\x1b]0;x\x07\u202eCarRacing")(agent)
+    done = run(tmp_path, "stage=evaluate", "preset=smoke", f"model={agent}", *BRIEFLY, ALONE)
+    assert done.returncode == 0, done.stderr
+    assert "trained for \\x1b[2J\\x1b]0;x\\x07\\u202eCarRacing" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_pipe_in_an_agent_ends_a_command_with_one_line(agent: Path, tmp_path: Path) -> None:
+    (agent / "vae.safetensors").unlink()
+    os.mkfifo(agent / "vae.safetensors")
+    for words in (("stage=evaluate", f"model={agent}"), ("stage=controller", f"base={agent}")):
+        line = error_line(run(tmp_path, *words, "preset=smoke", ALONE))
+        assert "vae.safetensors: is not a regular file" in line

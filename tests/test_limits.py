@@ -1,19 +1,27 @@
 """What a configuration may be, before any work begins."""
 
+import functools
+import math
+import re
+import sys
 import types
 import typing
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
-from command import CONF, composed
+from command import CONF, composed, error_line, run
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from worldmodels import config as schema
-from worldmodels import limits
+from worldmodels import extras, limits
+from worldmodels.artifacts import Run
 from worldmodels.errors import ConfigError
+from worldmodels.models.vae import FRAME_SIZE
+from worldmodels.stages.context import Context
 
 PRESETS = [
     [f"env={env.stem}", f"preset={preset.stem}"]
@@ -23,14 +31,23 @@ PRESETS = [
 
 
 def number_keys(kind: type, prefix: str = "") -> Iterator[str]:
-    """The keys of a schema that take a number, perhaps or null, by their types."""
+    """The keys of a schema that take a number, numbers, or perhaps null, by their types."""
     for name, hint in typing.get_type_hints(kind).items():
         if is_dataclass(hint):
             assert isinstance(hint, type)
             yield from number_keys(hint, f"{prefix}{name}.")
         options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        if {int, float} & set(options):
+        if {int, float, list[int], list[float]} & set(options):
             yield f"{prefix}{name}"
+
+
+def with_value(key: str, value: Any) -> schema.Config:
+    """The default configuration with another value, as a list where the key takes one."""
+    config = schema.changed(composed(), {})
+    *groups, name = key.split(".")
+    group = functools.reduce(getattr, groups, config)
+    setattr(group, name, [value] * 3 if key == "env.lever" else value)
+    return config
 
 
 @pytest.mark.parametrize("overrides", PRESETS)
@@ -38,18 +55,45 @@ def test_every_preset_of_every_environment_is_within_them(overrides: list[str]) 
     limits.check(composed(*overrides))
 
 
-def test_every_number_has_one() -> None:
+def test_every_number_has_one_with_finite_ends() -> None:
     assert set(number_keys(schema.Config)) == limits.LIMITS.keys()
+    for limit in limits.LIMITS.values():
+        assert math.isfinite(limit.least)
+        assert math.isfinite(limit.most)
+        assert limit.least <= limit.most
 
 
 @pytest.mark.parametrize("key", limits.LIMITS)
 def test_a_number_outside_is_refused_by_name(key: str) -> None:
     limit = limits.LIMITS[key]
-    inside = max(limit.least, 1)
-    assert inside in limit
-    outside = limit.least if limit.above else limit.least - 1
-    with pytest.raises(ConfigError, match=rf"{key}={outside}(\.0)?: choose {limit}"):
-        limits.check(schema.changed(composed(), OmegaConf.from_dotlist([f"{key}={outside}"])))
+    outside = [limit.least if limit.above else limit.least - 1, limit.most + 1, 10**400]
+    outside += [1e308, math.nan, math.inf, -math.inf]
+    outside += [number for number in (0, -1) if number not in limit]
+    for number in outside:
+        with pytest.raises(ConfigError) as raised:
+            limits.check(with_value(key, number))
+        line = str(raised.value)
+        assert re.match(rf"{re.escape(key)}=\S+: choose {re.escape(str(limit))}$", line), line
+        assert len(line) < 200
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "rollouts.episodes=300000000",
+        "seed=1" + 400 * "0",
+        "vae.learning_rate=1" + 400 * "0",
+        "env.lever=[0,1,1e999]",
+    ],
+)
+def test_a_number_without_bound_ends_the_command_with_one_line(tmp_path: Path, word: str) -> None:
+    line = error_line(run(tmp_path, "stage=all", word))
+    assert word.partition("=")[0] in line
+    assert len(line) < 300
+
+
+def test_the_size_of_frames_is_the_networks() -> None:
+    assert limits.LIMITS["env.size"] == limits.Limit(FRAME_SIZE, FRAME_SIZE)
 
 
 @given(st.floats(), st.integers(-5, 5), st.integers(0, 5), st.booleans())
@@ -59,8 +103,8 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
     limit = limits.Limit(least, least + width, above)
     enough = number > least if above else number >= least
     assert (number in limit) == (enough and number <= least + width)
-    assert float("nan") not in limits.Limit(least)
-    assert float("inf") not in limits.Limit(least)
+    for never in (math.nan, math.inf, -math.inf):
+        assert never not in limit
 
 
 @pytest.mark.parametrize(
@@ -71,7 +115,23 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
         (["controller.final_sigma=0.2"], "controller.final_sigma=0.2: choose at most"),
         (["evaluate.first_seed=268435400"], "evaluate.first_seed=268435400"),
         (["controller.world=dream"], "controller.latent=mean: M will dream of rnn.latent=sampled"),
-        (["scout.vae.epochs=-1"], r"scout\.\*: vae.epochs=-1: choose 0 or more"),
+        (["scout.vae.epochs=-1"], r"scout\.\*: vae.epochs=-1: choose 0 to 100000"),
+        (
+            ["controller.population=5000", "controller.episodes=5000"],
+            "controller.population=5000: .*25,000,000 episodes; choose at most 1,000,000",
+        ),
+        (
+            ["env.lanes=4096", "rollouts.episodes=4096", "rollouts.max_steps=100000"],
+            "env.lanes=4096: .* choose at most",
+        ),
+        (
+            [
+                *("controller.diagonal=false", "controller.components=null"),
+                *("rnn.hidden_size=4096", "controller.hidden_units=64"),
+            ],
+            "controller.diagonal=false: .* fewer controller.components",
+        ),
+        (["env.squash=[" + ",".join(["tanh"] * 1025) + "]"], "env.squash has 1025 entries"),
         (["+vae.latent=3"], "vae.latent: no such key, perhaps rnn.latent or controller.latent"),
     ],
 )
@@ -82,3 +142,86 @@ def test_what_does_not_go_together_is_refused(overrides: list[str], said: str) -
 
 def test_a_dream_on_models_at_hand_is_left_to_the_search() -> None:
     limits.check(composed("stage=controller", "controller.world=dream"))
+
+
+# --- what is checked before the first stage
+
+
+@pytest.mark.parametrize("stage", ["stage=all", "stage=iterate", "stage=evaluate"])
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["env.squash=[warp,tanh,tanh]"], "env.squash: unknown squashing 'warp'"),
+        (["env.id=CarRacing-v99"], "env.id=CarRacing-v99: is not registered"),
+        (["env.id=NoSuchGame-v0"], "env.id=NoSuchGame-v0: is not registered"),
+        (["env.id=json:NoSuchGame-v0"], "env.id=json:NoSuchGame-v0: is not registered"),
+        (["evaluate.engine=native", "env.id=Acrobot-v1"], "env.engine=native simulates"),
+        (["device=mps"], "device=mps"),
+    ],
+)
+def test_what_a_later_stage_could_not_use_ends_a_chain_before_its_first(
+    tmp_path: Path, stage: str, overrides: list[str], said: str
+) -> None:
+    config = composed("preset=smoke", stage, *overrides)
+    limits.check(config)
+    with pytest.raises(ConfigError) as raised:
+        Context(config, Run(tmp_path / "run")).check()
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("scout", "said"),
+    [
+        ("{env:{squash:[warp,tanh,tanh]}}", "env.squash: unknown squashing 'warp'"),
+        ("{env:{id:NoSuchGame-v0}}", "env.id=NoSuchGame-v0"),
+    ],
+)
+def test_a_scouts_configuration_is_checked_before_it(tmp_path: Path, scout: str, said: str) -> None:
+    for stage in ("scout", "all", "iterate"):
+        config = composed("preset=smoke", f"stage={stage}", f"+scout={scout}")
+        with pytest.raises(ConfigError, match=said):
+            Context(config, Run(tmp_path / "run")).check()
+    Context(composed("preset=smoke", "stage=vae", f"+scout={scout}"), Run(tmp_path / "run")).check()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "module", "said"),
+    [
+        (["logger=wandb"], "wandb", "logger=wandb: .* pip install wandb"),
+        (["logger=tensorboard"], "tensorboard", "logger=tensorboard: "),
+        (["env=breakout"], "ale_py", "env=breakout "),
+        ([], "imageio_ffmpeg", "evaluate.video=true: .* pip install imageio-ffmpeg"),
+        (["+scout={logger:{name:wandb}}"], "wandb", "logger=wandb: "),
+        (["+scout={env:{engine:envpool}}"], "envpool", "env.engine=envpool: "),
+    ],
+)
+def test_a_package_that_a_chain_will_need_is_missing_at_once(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], module: str, said: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    for stage in ("all", "iterate"):
+        with pytest.raises(ConfigError, match=said):
+            extras.check(composed("preset=smoke", f"stage={stage}", *overrides))
+
+
+def test_a_film_without_ffmpeg_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", "/nowhere/ffmpeg")
+    with pytest.raises(ConfigError, match=r"evaluate.video=true: .*/nowhere/ffmpeg"):
+        extras.check(composed("preset=smoke", "stage=all"))
+    extras.check(composed("preset=smoke", "stage=all", "evaluate.video=false"))
+    extras.check(composed("preset=smoke", "stage=vae"))
+
+
+def test_a_place_that_cannot_be_written_is_named_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = composed("preset=smoke", f"data={tmp_path / 'file'}")
+    with pytest.raises(ConfigError, match=r"data=.*file: .* cannot be written .Not a directory"):
+        Context(config, Run(tmp_path / "file/run")).check()
+
+
+def test_episodes_that_cannot_be_split_are_refused_before_they_are_collected() -> None:
+    with pytest.raises(ConfigError, match=r"rollouts.episodes=1: one episode cannot be split"):
+        limits.check(composed("preset=smoke", "stage=all", "rollouts.episodes=1"))
+    limits.check(composed("preset=smoke", "stage=rollouts", "rollouts.episodes=1"))

@@ -1,5 +1,6 @@
 """The agents that the repository ships."""
 
+import hashlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,8 @@ import doom
 import numpy as np
 import pytest
 
-from worldmodels.agent import load_agent
-from worldmodels.artifacts import fingerprint_file, read_json
+from worldmodels.agent import PARTS, fingerprint, load_agent
+from worldmodels.artifacts import read_json
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.errors import install
 from worldmodels.evolution.fitness import Packet
@@ -27,9 +28,16 @@ def published(name: str) -> tuple[Path, dict[str, Any]]:
 @pytest.mark.parametrize("name", RUNS)
 def test_it_is_the_agent_that_was_judged(name: str) -> None:
     folder, run = published(name)
-    files = [*sorted(folder.glob("*.safetensors")), folder / "agent.json"]
-    fingerprint = "-".join(fingerprint_file(path)[:8] for path in files)
-    assert fingerprint == run["stages"]["evaluate"]["inputs"]["agent"]
+    assert fingerprint(folder) == run["stages"]["evaluate"]["inputs"]["agent"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_names_the_sha256_of_each_of_its_files(name: str) -> None:
+    folder, _ = published(name)
+    named = read_json(folder / "agent.json")["files"]
+    assert named.keys() == set(PARTS)
+    for part, digest in named.items():
+        assert hashlib.sha256((folder / part).read_bytes()).hexdigest() == digest
 
 
 @pytest.mark.parametrize("name", RUNS)

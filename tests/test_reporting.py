@@ -2,7 +2,6 @@
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -20,7 +19,6 @@ from worldmodels.models.controller import Head
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE, to_input
 from worldmodels.reporting.charts import Chart, draw
-from worldmodels.reporting.page import render
 from worldmodels.reporting.parting import part
 from worldmodels.reporting.pictures import contact_sheet, dream_strip, rows_of
 from worldmodels.reporting.scores import (
@@ -206,44 +204,7 @@ def test_the_film_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path)
     assert abs(frames[0][8:-8, 8 - PANEL :].astype(int) - 128).max() < 6
 
 
-# --- the page
-
-
-class _Reader(HTMLParser):
-    """Checks that elements nest, and collects text and what the page would load."""
-
-    VOID = frozenset({"meta", "img"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.sources: list[str] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in self.VOID:
-            self.open.append(tag)
-        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """An element of SVG that closes itself opens nothing."""
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def test_a_page_of_nothing_says_what_is_missing() -> None:
-    reader = _Reader()
-    reader.feed(render("a <b> & c", {}, None))
-    assert (reader.open, reader.sources) == ([], [])
-    text = " ".join(reader.text)
-    assert "a <b> & c" in text
-    for stage in ("rollouts", "vae", "rnn", "controller", "evaluate"):
-        assert f"The stage '{stage}' of this run is not finished." in text
+# --- charts
 
 
 def test_a_chart_takes_the_colour_of_the_page_and_is_the_same_each_time() -> None:

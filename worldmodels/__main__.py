@@ -25,6 +25,7 @@ from worldmodels.errors import (
     Stopped,
     WorldModelsError,
 )
+from worldmodels.untrusted import printable
 
 MODULES = {schema.Stage.all: "chain"}
 
@@ -119,7 +120,7 @@ def explain(error: BaseException) -> int:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         line = f"{type(error).__name__}: {line} ({place}; debug=true shows the traceback)"
-    print(f"error: {' '.join(line.split())}", file=sys.stderr)
+    print(f"error: {printable(' '.join(line.split()))}", file=sys.stderr)
     return EXIT_ERROR
 
 

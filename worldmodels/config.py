@@ -6,7 +6,7 @@ type is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from enum import Enum
@@ -295,6 +295,20 @@ def changed(config: Config, overrides: Mapping[str, Any]) -> Config:
     merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(config), dict(overrides)))
     assert isinstance(merged, Config)
     return merged
+
+
+def scouting(config: Config) -> Config:
+    """The configuration of the shorter run before a run that has one."""
+    shorter = changed(config, config.scout)
+    shorter.scout = {}
+    return shorter
+
+
+def parts(config: Config) -> Iterator[Config]:
+    """What the stages of one command run with: its own configuration, and that of its scout."""
+    yield config
+    if config.scout and config.stage in (Stage.scout, Stage.all, Stage.iterate):
+        yield scouting(config)
 
 
 def unknown(key: str) -> str:

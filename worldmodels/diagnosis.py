@@ -12,7 +12,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -26,11 +25,12 @@ from worldmodels.config import Config, Stage
 from worldmodels.cores import available_cores, cores_in_words
 from worldmodels.errors import DISTRIBUTION, WorldModelsError, install
 from worldmodels.provenance import provenance
+from worldmodels.storage import existing, unwritable
 
 DEPENDENCIES = (
     *("torch", "gymnasium", "Box2D", "cma", "pyvirtualdisplay", "h5py", "hydra-core", "wandb"),
-    *("hdf5plugin", "imageio-ffmpeg", "lightning-fabric", "loky", "matplotlib", "numba", "numpy"),
-    *("psutil", "rich", "safetensors", "scipy", "threadpoolctl"),
+    *("hdf5plugin", "imageio-ffmpeg", "lightning-fabric", "loky", "markupsafe", "matplotlib"),
+    *("numba", "numpy", "psutil", "rich", "safetensors", "scipy", "threadpoolctl"),
 )
 OPTIONAL = {
     "atari": "ale-py",
@@ -220,21 +220,17 @@ def simulator(config: Config) -> Iterator[Row]:
 def storage(config: Config) -> Iterator[Row]:
     """Free space, and whether artifacts can be written; leaves nothing behind."""
     data = Path(config.data)
-    place = _existing(data.absolute())
+    place = existing(data)
     yield Row("free disk", f"{_gigabytes(shutil.disk_usage(place).free)} at data={config.data}")
     shared = Path("/dev/shm")
     if shared.is_dir():
         yield Row("shared memory", f"{_gigabytes(shutil.disk_usage(shared).free)} free")
     else:
         yield Row("shared memory", "no /dev/shm here", optional=True)
-    try:
-        tempfile.TemporaryFile(dir=place).close()
-    except OSError as error:
-        yield Row(
-            "data",
-            f"{data} cannot be written",
-            f"data={config.data}: cannot be written ({error.strerror}); choose another folder",
-        )
+    reason = unwritable(data)
+    if reason is not None:
+        problem = f"data={config.data}: cannot be written ({reason}); choose another folder"
+        yield Row("data", f"{data} cannot be written", problem)
     else:
         value = "can be written" if data.is_dir() else "can be made"
         yield Row("data", f"{data.absolute()} {value}")
@@ -271,8 +267,3 @@ def _driver() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return "NVIDIA's driver does not answer"
     return f"driver {done.stdout.splitlines()[0].strip()}" if done.stdout.strip() else None
-
-
-def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that exists."""
-    return next(place for place in (path, *path.parents) if place.exists())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from shutil import which
 
-from worldmodels.config import Config, Engine, LoggerName, Stage
+from worldmodels.config import Config, Engine, LoggerName, Stage, parts
 from worldmodels.errors import ConfigError, install
 
 EXTRAS = {
@@ -16,8 +17,11 @@ EXTRAS = {
 }
 """The extra that installs a module."""
 
-_WITHOUT_ENV = (Stage.vae, Stage.rnn, Stage.inspect, Stage.report)
-_JUDGING = (Stage.evaluate, Stage.all, Stage.iterate)
+PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "wandb": "wandb"}
+"""The package that has a module, of those that every installation should have."""
+
+WITHOUT_ENV = (Stage.vae, Stage.rnn, Stage.inspect, Stage.report)
+JUDGING = (Stage.evaluate, Stage.all, Stage.iterate)
 _LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.scout, Stage.all, Stage.iterate)
 
 
@@ -26,23 +30,53 @@ def check(config: Config) -> None:
 
     Called before the first stage, so that a chain does not end after hours at its last one.
     """
-    for key, module in _needed(config):
-        if find_spec(module) is None:
-            extra = EXTRAS.get(module)
-            mend = install(extra) if extra else "install the package that has it"
-            raise ConfigError(f"{key}: the Python module {module} is not installed; {mend}")
+    for part in parts(config):
+        for key, module in _needed(part):
+            if find_spec(module) is None:
+                raise ConfigError(
+                    f"{key}: the Python module {module} is not installed; {_mend(module)}"
+                )
+    if config.stage in JUDGING and config.evaluate.video:
+        _check_ffmpeg()
+
+
+def _mend(module: str) -> str:
+    if module in EXTRAS:
+        return install(EXTRAS[module])
+    if module in PACKAGES:
+        return f"pip install {PACKAGES[module]}"
+    return "install the package that has it"
+
+
+def _check_ffmpeg() -> None:
+    """Raise `ConfigError` where imageio-ffmpeg, a package without its program, finds none."""
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    try:
+        program = get_ffmpeg_exe()
+    except RuntimeError:
+        program = ""
+    if which(program) is None:
+        raise ConfigError(
+            f"evaluate.video=true: there is no program ffmpeg {program or 'here'}; install it, or"
+            " choose evaluate.video=false"
+        )
 
 
 def _needed(config: Config) -> Iterator[tuple[str, str]]:
     """The key that asks for a module beyond the hard dependencies, and the module."""
     env, stage = config.env, config.stage
-    if stage not in _WITHOUT_ENV:
+    if stage not in WITHOUT_ENV:
         module = env.id.partition(":")[0].partition(".")[0]
         if ":" in env.id and module:
             yield f"env={env.name} (env.id={env.id})", module
         if env.engine is Engine.envpool:
             yield "env.engine=envpool", "envpool"
-    if stage in _JUDGING and config.evaluate.engine is Engine.envpool:
+    if stage in JUDGING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"
     if stage in _LOGGING and config.logger.name is LoggerName.tensorboard:
         yield "logger=tensorboard", "tensorboard"
+    if stage in _LOGGING and config.logger.name is LoggerName.wandb:
+        yield "logger=wandb", "wandb"
+    if stage in JUDGING and config.evaluate.video:
+        yield "evaluate.video=true", "imageio_ffmpeg"

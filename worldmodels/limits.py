@@ -1,6 +1,8 @@
 """What a configuration may be: each number alone, and what has to agree with something else.
 
-Looked at before any work begins, for a stage may be hours away from the mistake that would end it.
+Checked before any work begins, for a stage may be hours away from the mistake that would end it.
+The bounds are far beyond any preset. They keep a mistyped number from running or allocating without
+end, and they are the bounds of the sizes in files that others made (`worldmodels/agent.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +13,22 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.config import Config, ControllerConfig, Stage, WorldKind, changed, flat, unknown
+from worldmodels.config import (
+    Config,
+    ControllerConfig,
+    Features,
+    Stage,
+    WorldKind,
+    flat,
+    scouting,
+    unknown,
+)
 from worldmodels.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Limit:
-    """An interval.
+    """An interval with finite ends.
 
     Args:
         least: its lower end.
@@ -25,52 +36,70 @@ class Limit:
         above: whether the lower end is not in it.
     """
 
-    least: int
-    most: float = math.inf
+    least: float
+    most: float
     above: bool = False
 
     def __contains__(self, number: float) -> bool:
         # NaN is in no interval.
         enough = number > self.least if self.above else number >= self.least
-        return enough and number <= self.most and math.isfinite(number)
+        return enough and number <= self.most
 
     def __str__(self) -> str:
-        if self.most < math.inf:
-            return f"{self.least} to {self.most}"
-        return f"more than {self.least}" if self.above else f"{self.least} or more"
+        if self.least == self.most:
+            return str(self.most)
+        return f"{'more than ' if self.above else ''}{self.least} to {self.most}"
 
 
+_WEEK = 7 * 24 * 3600.0
 _KEYS = {
-    Limit(2): "controller.population controller.first_episodes",
-    Limit(1): """
-        env.max_steps env.crop_rows env.size env.lanes
-        rollouts.episodes rollouts.max_steps
-        vae.latent_size vae.batch_size
-        rnn.hidden_size rnn.mixtures rnn.batch_size
-        controller.episodes controller.patience controller.generations controller.budget
-        controller.components controller.max_steps controller.dream_lanes
-        controller.select_every controller.select_episodes
-        evaluate.episodes iterate.rounds trainer.log_every
+    # What the VAE's layers take and give (worldmodels/models/vae.py: FRAME_SIZE).
+    Limit(64, 64): "env.size",
+    Limit(1, 10_000): "env.crop_rows controller.episodes",
+    Limit(1, 16_384): "env.lanes controller.dream_lanes",
+    Limit(1, 100_000): """
+        env.max_steps rollouts.max_steps controller.max_steps
+        rollouts.episodes controller.select_episodes evaluate.episodes
+        controller.patience controller.components
     """,
-    Limit(0, above=True): """
-        vae.learning_rate vae.final_learning_rate
-        rnn.learning_rate rnn.final_learning_rate rnn.gradient_clip rnn.death_weight
-        controller.sigma controller.final_sigma controller.temperature
-        workers.timeout
+    Limit(2, 10_000): "controller.population controller.first_episodes",
+    Limit(1, 512): "vae.latent_size",
+    Limit(1, 4096): "rnn.hidden_size rnn.batch_size",
+    Limit(1, 32): "rnn.mixtures",
+    Limit(1, 8192): "vae.batch_size",
+    Limit(1, 1_000_000): "controller.generations controller.select_every trainer.log_every",
+    Limit(1, 10**12): "controller.budget",
+    Limit(1, 1000): "iterate.rounds",
+    Limit(0, 1e6, above=True): """
+        vae.learning_rate vae.final_learning_rate rnn.learning_rate rnn.final_learning_rate
+        rnn.gradient_clip rnn.death_weight
     """,
-    Limit(0): """
-        seed evaluate.first_seed
-        rollouts.noise iterate.noise
-        vae.epochs vae.kl_tolerance
-        rnn.epochs rnn.sequence_length rnn.reward_weight rnn.termination_weight
-        controller.hidden_units
-        trainer.checkpoint_seconds workers.processes
-    """,
+    Limit(0, 1000.0, above=True): "controller.sigma controller.final_sigma",
+    Limit(0.001, 1000.0): "controller.temperature",
+    Limit(0, _WEEK, above=True): "workers.timeout",
+    Limit(0, _WEEK): "trainer.checkpoint_seconds",
+    Limit(0, 1024): "workers.processes controller.hidden_units",
+    # 32 bits, what every library takes; the seeds of episodes are drawn from it (seeds.py).
+    Limit(0, 2**32 - 1): "seed",
+    Limit(0, seeds.EVALUATION_END - 1): "evaluate.first_seed",
+    Limit(0, 100_000): "vae.epochs rnn.epochs rnn.sequence_length",
+    Limit(0, 1000.0): "rollouts.noise iterate.noise vae.kl_tolerance",
+    Limit(0, 1e6): "rnn.reward_weight rnn.termination_weight",
     Limit(0, 1): "rollouts.epsilon vae.validation_fraction rnn.validation_fraction",
+    Limit(-1_000_000, 1_000_000): "env.lever",
 }
 LIMITS = {key: limit for limit, keys in _KEYS.items() for key in keys.split()}
-"""Of every number; null, where a key takes it, is no number."""
+"""Of every number, and of every number in a list; null, where a key takes it, is no number."""
 
+ACTIONS = Limit(1, 1024)
+"""Of the numbers that an agent acts with: the length of env.squash."""
+
+GENERATION = 1_000_000
+"""Episodes of a generation, at most: candidates times episodes."""
+SHARD_FRAMES = 4_194_304
+"""Frames that one process may have to hold for a shard: 52 GB."""
+COVARIANCE = 20_000
+"""Parameters of a search with a full covariance matrix, at most: 3 GB a matrix."""
 
 LOGGER_MODES = ("online", "offline", "disabled")
 """Of W&B."""
@@ -82,21 +111,34 @@ def check(config: Config) -> None:
         raise ConfigError(unknown(key))
     values = flat(**vars(config))
     for key, limit in LIMITS.items():
-        if values[key] is not None and values[key] not in limit:
-            raise ConfigError(f"{key}={values[key]}: choose {limit}")
+        _check_number(key, values[key], limit)
     if config.logger.mode not in LOGGER_MODES:
         raise ConfigError(f"logger.mode={config.logger.mode}: choose {', '.join(LOGGER_MODES)}")
+    if config.env.squash is not None and len(config.env.squash) not in ACTIONS:
+        raise ConfigError(f"env.squash has {len(config.env.squash)} entries: choose {ACTIONS}")
+    if config.env.lever is not None and len(config.env.lever) != 3:
+        raise ConfigError(f"env.lever has {len(config.env.lever)} entries: choose three actions")
     _check_search(config.controller)
+    _check_memory(config)
     seeds.evaluation(config.evaluate.first_seed, config.evaluate.episodes)
     if config.stage in (Stage.all, Stage.iterate):
         _check_dreams(config)
+        _check_split(config)
     if config.scout:
-        shorter = changed(config, config.scout)
-        shorter.scout = {}
         try:
-            check(shorter)
+            check(scouting(config))
         except ConfigError as error:
             raise ConfigError(f"with the values of scout.*: {error}") from None
+
+
+def _check_number(key: str, value: Any, limit: Limit) -> None:
+    numbers = value if isinstance(value, list) else [value]
+    for number in numbers:
+        if number is not None and number not in limit:
+            # A number of a thousand digits makes no readable line.
+            long = isinstance(number, int) and abs(number) > 10**20
+            shown = f"1e{math.log10(abs(number)):.0f}" if long else number
+            raise ConfigError(f"{key}={shown}: choose {limit}")
 
 
 def _strangers(tree: Any, prefix: str = "") -> Iterator[str]:
@@ -121,6 +163,45 @@ def _check_search(config: ControllerConfig) -> None:
     if final is not None and final > config.sigma:
         raise ConfigError(
             f"controller.final_sigma={final}: choose at most controller.sigma={config.sigma}"
+        )
+    played = config.population * config.episodes
+    if played > GENERATION:
+        raise ConfigError(
+            f"controller.population={config.population}: with controller.episodes="
+            f"{config.episodes} a generation plays {played:,} episodes; choose at most"
+            f" {GENERATION:,}"
+        )
+
+
+def _check_memory(config: Config) -> None:
+    """Numbers that are each within their limits, and together ask for absurd memory."""
+    lanes = min(config.env.lanes, config.rollouts.episodes)
+    frames = lanes * config.rollouts.max_steps
+    if frames > SHARD_FRAMES:
+        raise ConfigError(
+            f"env.lanes={config.env.lanes}: with rollouts.max_steps={config.rollouts.max_steps} a"
+            f" shard may have {frames:,} frames; choose at most {SHARD_FRAMES:,}"
+        )
+    controller = config.controller
+    features = config.vae.latent_size
+    if controller.features is not Features.z:
+        features += config.rnn.hidden_size * (1 + (controller.features is Features.zch))
+    inputs = min(features, controller.components or features)
+    least = inputs * max(controller.hidden_units, len(config.env.squash or ()), 1)
+    if not controller.diagonal and least > COVARIANCE:
+        raise ConfigError(
+            f"controller.diagonal=false: a controller of {least:,} parameters or more has too large"
+            f" a covariance matrix (at most {COVARIANCE:,}); choose controller.diagonal=true or"
+            " fewer controller.components"
+        )
+
+
+def _check_split(config: Config) -> None:
+    """Where a chain collects what it trains on."""
+    if config.rollouts.episodes < 2 and not config.scout:
+        raise ConfigError(
+            f"rollouts.episodes={config.rollouts.episodes}: one episode cannot be split into"
+            " training and validation; choose 2 or more"
         )
 
 

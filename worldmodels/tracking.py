@@ -7,6 +7,8 @@ logged after its last checkpoint, so that a resumed run's curves have no echoes.
 from __future__ import annotations
 
 import csv
+import io
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -28,12 +30,14 @@ from rich.progress import Task as BarTask
 from rich.text import Text
 
 from worldmodels.artifacts import atomic_path
-from worldmodels.errors import ConfigError, install
+from worldmodels.errors import ArtifactError, ConfigError, install
+from worldmodels.untrusted import MEGABYTE, printable, read_bytes
 
 console = Console(highlight=False)
 if not console.is_terminal:
     console.width = 120  # a log file has no width of its own, and 80 columns break tables
 COLUMNS = ("step", "name", "value", "seconds")
+METRICS_BYTES = 256 * MEGABYTE
 Row = tuple[int, str, float, float]
 """Of a metrics file: step, name, value, seconds of work up to then."""
 
@@ -110,18 +114,34 @@ class Tracker:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Rows (step, name, value, seconds) of a metrics file; a torn last line is left out."""
-    if not path.exists():
+    """Rows (step, name, value, seconds) of a metrics file; a torn last line is left out.
+
+    Raises:
+        ArtifactError: it is no file of metrics, or no regular file.
+    """
+    if not os.path.lexists(path):
         return []
+    text = read_bytes(path, METRICS_BYTES).decode(errors="replace")
     rows = []
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        # Without an end, the first line is torn itself, and there are no others.
+        if "\n" in text and tuple(reader.fieldnames or ()) != COLUMNS:
+            raise ArtifactError(
+                f"{path}: its columns are not {', '.join(COLUMNS)}; run its stage again with"
+                " fresh=true"
+            )
+        for row in reader:
             try:
-                rows.append(
-                    (int(row["step"]), row["name"], float(row["value"]), float(row["seconds"]))
-                )
+                step, value, seconds = int(row["step"]), float(row["value"]), float(row["seconds"])
             except (TypeError, ValueError):
                 continue
+            if abs(step) <= 2**53:
+                rows.append((step, row["name"], value, seconds))
+    except csv.Error as error:
+        raise ArtifactError(
+            f"{path}: is no file of metrics ({error}); run its stage again with fresh=true"
+        ) from None
     return rows
 
 
@@ -246,6 +266,6 @@ class Progress:
 
 
 def say(message: str) -> None:
-    """Print one line above any bar."""
-    console.print(message, markup=False, soft_wrap=True)
+    """Print one line above any bar; control characters, which a file may hold, as escapes."""
+    console.print(printable(message), markup=False, soft_wrap=True)
     sys.stdout.flush()

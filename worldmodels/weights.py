@@ -1,6 +1,7 @@
 """Weights and checkpoints as safetensors: tensors as they are, the rest as JSON in the header.
 
-No pickle, so that opening a stranger's checkpoint runs nobody's code.
+No pickle, so that opening a stranger's checkpoint runs nobody's code. The header is checked against
+the file's size before a tensor is read, and `outline` says what is in a file without reading one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,17 @@ from torch import Tensor
 
 from worldmodels.artifacts import atomic_path
 from worldmodels.errors import ArtifactError
+from worldmodels.untrusted import MEGABYTE, open_regular, printable
+
+HEADER = 4 * MEGABYTE
+"""Bytes of a header, at most. That of a checkpoint has some ten thousand."""
+DEPTH = 32
+"""Of nested dictionaries and lists, at most."""
+_DTYPES = {
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
+    **{"U8": torch.uint8, "BOOL": torch.bool},
+}
 
 
 def save(path: Path, tree: dict[str, Any]) -> None:
@@ -29,19 +41,56 @@ def save(path: Path, tree: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read what `save` wrote; raises `ArtifactError` naming a file that cannot be read."""
+    """Read what `save` wrote.
+
+    Raises:
+        ArtifactError: the file is missing, no regular file, damaged, or something else.
+    """
+    return _read(path, meta=False)
+
+
+def outline(path: Path) -> dict[str, Any]:
+    """What `load` would return, with tensors on the ``meta`` device: shapes and types, no numbers.
+
+    Takes no more memory than the header, whatever the file declares; raises as `load` does.
+    """
+    return _read(path, meta=True)
+
+
+def _read(path: Path, meta: bool) -> dict[str, Any]:
+    _check_header(path)
     try:
         with safe_open(path, framework="pt") as file:
             skeleton = json.loads((file.metadata() or {})["tree"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise ArtifactError(f"{path} is missing") from None
-    except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
-        raise ArtifactError(
-            f"{path} is damaged ({error}): delete it and run its stage again"
-        ) from None
-    tree: dict[str, Any] = _fill(skeleton, tensors)
+            take = _outlined if meta else type(file).get_tensor
+            tensors = {name: take(file, name) for name in file.keys()}  # noqa: SIM118
+        unused = set(tensors)
+        tree = _fill(skeleton, tensors, unused, DEPTH)
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, OSError) as error:
+        raise _damaged(path, error) from None
+    if unused or not isinstance(tree, dict):
+        raise _damaged(path, ValueError("its tree does not name its tensors"))
     return tree
+
+
+def _damaged(path: Path, error: Exception) -> ArtifactError:
+    reason = printable(" ".join(str(error).split()), 200)
+    return ArtifactError(
+        f"{path} is damaged ({reason}): delete it and run its stage again, or copy it again"
+    )
+
+
+def _check_header(path: Path) -> None:
+    """Raise `ArtifactError` for a file that is not safe to give to safetensors."""
+    with open_regular(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > HEADER:
+        raise _damaged(path, ValueError(f"its header has {length:,} bytes, at most {HEADER:,}"))
+
+
+def _outlined(file: Any, name: str) -> Tensor:
+    part = file.get_slice(name)
+    return torch.empty(part.get_shape(), dtype=_DTYPES[part.get_dtype()], device="meta")
 
 
 _TENSOR = "__tensor__"
@@ -63,14 +112,35 @@ def _strip(node: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     return {"value": node}
 
 
-def _fill(node: Any, tensors: dict[str, Tensor]) -> Any:
-    if _TENSOR in node:
-        return tensors[node[_TENSOR]]
-    if "dict" in node:
-        return {key: _fill(value, tensors) for key, value in node["dict"]}
-    if "list" in node:
-        return [_fill(value, tensors) for value in node["list"]]
-    return node["value"]
+def _fill(node: Any, tensors: dict[str, Tensor], unused: set[str], depth: int) -> Any:
+    """The inverse of `_strip`; takes the names of tensors out of `unused`.
+
+    Raises:
+        ValueError: a node that `_strip` does not write, or a tensor that is named twice or not
+            there.
+    """
+    if depth == 0:
+        raise ValueError("its tree is too deep")
+    if not isinstance(node, dict) or len(node) != 1:
+        raise ValueError("a node of its tree is of no known kind")
+    ((kind, content),) = node.items()
+    if kind == _TENSOR and isinstance(content, str):
+        if content not in unused:
+            raise ValueError(f"tensor {content!r} is missing, or named twice")
+        unused.remove(content)
+        return tensors[content]
+    if kind == "dict" and isinstance(content, list):
+        filled = {}
+        for key, value in content:
+            if not isinstance(key, str | int) or key in filled:
+                raise ValueError("a key of its tree is of no known kind, or there twice")
+            filled[key] = _fill(value, tensors, unused, depth - 1)
+        return filled
+    if kind == "list" and isinstance(content, list):
+        return [_fill(value, tensors, unused, depth - 1) for value in content]
+    if kind == "value" and (content is None or isinstance(content, str | int | float)):
+        return content
+    raise ValueError("a node of its tree is of no known kind")
 
 
 def state_on(device: torch.device, tree: Any) -> Any:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import gymnasium
+from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv, warm_up
@@ -87,6 +90,26 @@ def resolve_engine(spec: EnvSpec) -> str:
             f"{install('envpool')}, or use env.engine=gymnasium"
         )
     return "gymnasium"
+
+
+def check_registered(spec: EnvSpec) -> None:
+    """Raise `ConfigError` for an environment that its engine does not know, without making it."""
+    if resolve_engine(spec) != "gymnasium":
+        return  # the other engines are only chosen for what they know
+    module, _, name = spec.id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        namespace, base, version = parse_env_id(name)
+        if version is None:  # make takes the newest
+            version = find_highest_version(namespace, base)
+        gymnasium.spec(get_env_id(namespace, base, version))
+    except Exception as error:  # whatever a module raises that is not as it should be
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(
+            f"env.id={spec.id}: is not registered ({reason}); choose an environment of Gymnasium,"
+            " or module:Name-v0 with the module that registers it"
+        ) from None
 
 
 def prepare(spec: EnvSpec, device: str = "cpu") -> None:

@@ -17,7 +17,12 @@ import numpy as np
 import torch
 
 from worldmodels import weights
+from worldmodels.errors import ArtifactError
+from worldmodels.limits import LIMITS
 from worldmodels.models.controller import Head
+
+MOST_FEATURES = LIMITS["vae.latent_size"].most + 2 * LIMITS["rnn.hidden_size"].most
+"""That a controller may have."""
 
 
 class Directions:
@@ -76,7 +81,17 @@ class Directions:
     @classmethod
     def load(cls, path: Path, head: Head) -> Directions:
         """Read what `save` wrote; raises `ArtifactError` naming a file that cannot be read."""
+        outline = weights.outline(path)
+        shapes = {
+            name: tuple(part.shape)
+            for name, part in outline.items()
+            if isinstance(part, torch.Tensor) and part.dtype is torch.float64
+        }
+        if outline.keys() != {"centre", "axes"} or not _fit_together(**shapes):
+            raise ArtifactError(f"{path} does not hold directions: copy it again")
         tree = weights.load(path)
+        if not all(torch.isfinite(tensor).all() for tensor in tree.values()):
+            raise ArtifactError(f"{path} has numbers that are not finite: copy it again")
         return cls(tree["centre"].numpy(), tree["axes"].numpy(), head)
 
     def _first_layer(
@@ -89,3 +104,8 @@ class Directions:
         count = inputs * outputs
         end = count + outputs * self.head.bias
         return rows[:, :count].reshape(-1, inputs, outputs), rows[:, count:end], rows[:, end:]
+
+
+def _fit_together(axes: tuple[int, ...] = (), centre: tuple[int, ...] = ()) -> bool:
+    """Whether these are shapes (features, components) and (features,), for features that may be."""
+    return len(axes) == 2 and centre == axes[:1] and 0 < axes[1] <= axes[0] <= MOST_FEATURES

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 Place = tuple[float, str, float, float]
@@ -53,7 +54,7 @@ class Chart:
     along: str | None = None
 
 
-def draw(chart: Chart, rows: Sequence[Place]) -> str | None:
+def draw(chart: Chart, rows: Sequence[Place]) -> Markup | None:
     """`chart` of metrics as an ``<svg>`` element, or None where `rows` has none of its lines."""
     places = _running_sum(rows, chart.along) if chart.along else None
     salt = {"svg.hashsalt": f"{chart.y_label} {chart.x_label}"}
@@ -85,7 +86,8 @@ def draw(chart: Chart, rows: Sequence[Place]) -> str | None:
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
-    return text[text.index("<svg") :].replace(_INK, "currentColor")
+    # matplotlib escapes the texts of a chart.
+    return Markup(text[text.index("<svg") :].replace(_INK, "currentColor"))
 
 
 def _running_sum(rows: Sequence[Place], name: str) -> dict[int, float]:

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from worldmodels.artifacts import read_json
+from markupsafe import Markup
+
 from worldmodels.reporting.charts import Chart
-from worldmodels.reporting.markup import STYLE, charts, data_url, figure, picture, table
+from worldmodels.reporting.markup import (
+    charts,
+    document,
+    figure,
+    film,
+    paragraph,
+    picture,
+    table,
+)
 from worldmodels.reporting.parting import Parting
 from worldmodels.reporting.pictures import DreamStrip, png
-from worldmodels.reporting.scores import HEADER, PAPER_ROWS, Score, exploited, score_rows
+from worldmodels.reporting.records import Record, read_record, read_scores
+from worldmodels.reporting.scores import HEADER, PAPER_ROWS, exploited, score_rows
 from worldmodels.reporting.trust import parted, temperatures
 
 Folders = dict[str, Path]
 """The finished stages of a run and their folders."""
+Manifests = dict[str, Record]
+"""The finished stages of a run and what their manifests say."""
+
+
+class _Section(NamedTuple):
+    """A section, and the stage without which it says that this is missing."""
+
+    heading: str
+    stage: str | None
+    write: Callable[[], Markup]
 
 
 _VISION_CHARTS = (
@@ -84,93 +103,89 @@ def render(
         strip: a recorded episode and M's account of it.
         parting: the agent's episodes and their dreams.
         dreamers: the runs whose controllers were trained in the dreams of this run's M.
+
+    Raises:
+        ArtifactError: a file of a finished stage is damaged, or not what its stage writes.
     """
-    manifests = {stage: read_json(path / "manifest.json") for stage, path in folders.items()}
-    sections: list[tuple[str, Callable[[], str]]] = [
-        ("Score", lambda: _scores(folders["evaluate"], manifests["evaluate"])),
-        ("Episodes", lambda: _episodes(folders["rollouts"], manifests["rollouts"])),
-        ("Vision: the VAE", lambda: _vision(folders["vae"])),
-        ("Memory: the MDN-RNN", lambda: _memory(folders["rnn"], manifests["rnn"], strip)),
-        ("Controller: CMA-ES", lambda: _controller(folders["controller"])),
-        *([("Game and dream, the same actions", lambda: parted(parting))] if parting else []),
-        *([("Temperatures", lambda: temperatures(dreamers))] if dreamers else []),
-        ("Time and memory", lambda: _resources(manifests)),
-        ("Where it comes from", lambda: _provenance(manifests)),
+    made = {stage: read_record(path / "manifest.json") for stage, path in folders.items()}
+    sections = [
+        _Section("Score", "evaluate", lambda: _scores(folders["evaluate"], made["evaluate"])),
+        _Section("Episodes", "rollouts", lambda: _episodes(folders["rollouts"], made["rollouts"])),
+        _Section("Vision: the VAE", "vae", lambda: _vision(folders["vae"])),
+        _Section("Memory: the MDN-RNN", "rnn", lambda: _memory(folders["rnn"], made["rnn"], strip)),
+        _Section("Controller: CMA-ES", "controller", lambda: _controller(folders["controller"])),
     ]
-    title = html.escape(name)
-    body = [f"<h1>World Models: {title}</h1>", _figures(manifests)]
-    for heading, section in sections:
-        body.append(f"<h2>{heading}</h2>")
-        try:
-            body.append(section())
-        except KeyError as missing:
-            body.append(f'<p class="absent">{_absent(str(missing.args[0]), manifests)}</p>')
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>World Models: {title}</title><style>{STYLE}</style>"
-    )
-    return (
-        f'<!doctype html><html lang="en"><head>{head}</head><body>'
-        + "\n".join(body)
-        + "</body></html>\n"
-    )
+    if parting:
+        heading = "Game and dream, the same actions"
+        sections.append(_Section(heading, None, lambda: parted(parting)))
+    if dreamers:
+        sections.append(_Section("Temperatures", None, lambda: temperatures(dreamers)))
+    sections.append(_Section("Time and memory", None, lambda: _resources(made)))
+    sections.append(_Section("Where it comes from", None, lambda: _provenance(made)))
+    title = f"World Models: {name}"
+    body = [Markup("<h1>{}</h1>").format(title), _figures(made)]
+    for section in sections:
+        body.append(Markup("<h2>{}</h2>").format(section.heading))
+        if section.stage is None or section.stage in folders:
+            body.append(section.write())
+        else:
+            absent = _absent(section.stage, made)
+            body.append(Markup('<p class="absent">{}</p>').format(absent))
+    return document(title, body)
 
 
-def _absent(stage: str, manifests: dict[str, Any]) -> str:
+def _absent(stage: str, made: Manifests) -> str:
     """Why there is no section of `stage`."""
-    search = manifests.get("controller", {}).get("inputs", {})
-    if stage in ("rollouts", "vae", "rnn") and "base" in search:
+    inputs = made["controller"].texts("inputs") if "controller" in made else {}
+    if stage in ("rollouts", "vae", "rnn") and "base" in inputs:
         return "This run begins from the V and M of a trained agent."
     return f"The stage '{stage}' of this run is not finished."
 
 
-def _figures(manifests: dict[str, Any]) -> str:
+def _figures(made: Manifests) -> Markup:
     """The few numbers to see first."""
     figures = []
-    if "evaluate" in manifests:
-        for name, mean in manifests["evaluate"]["summary"].items():
+    if "evaluate" in made:
+        for name, mean in made["evaluate"].numbers("summary").items():
             figures.append((f"mean return, {name}", f"{mean:.0f}"))
-    if "rollouts" in manifests:
-        figures.append(("frames recorded", f"{manifests['rollouts']['summary']['frames']:,}"))
-    total = sum(manifest["wall_s"] for manifest in manifests.values())
+    if "rollouts" in made:
+        frames = made["rollouts"].group("summary").number("frames")
+        figures.append(("frames recorded", f"{frames:,.0f}"))
+    total = sum(manifest.number("wall_s") for manifest in made.values())
     figures.append(("wall time", f"{total / 60:.1f} min"))
-    cells = [f"<div><dt>{html.escape(a)}</dt><dd>{html.escape(b)}</dd></div>" for a, b in figures]
-    return f'<dl class="figures">{"".join(cells)}</dl>'
+    cell = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
+    cells = Markup("").join(cell.format(what, value) for what, value in figures)
+    return Markup('<dl class="figures">{}</dl>').format(cells)
 
 
-def _scores(folder: Path, manifest: dict[str, Any]) -> str:
-    records = read_json(folder / "scores.json")
-    scores = [Score.from_record(name, record) for name, record in records.items()]
-    env = manifest["config"]["env.id"]
-    engine = manifest["config"]["env.engine"]
-    judge = "Gymnasium's own" if engine == "gymnasium" else f"the {html.escape(engine)} engine's"
-    text = f"<p>Played in {judge} {html.escape(env)}.</p>"
+def _scores(folder: Path, manifest: Record) -> Markup:
+    scores = list(read_scores(folder / "scores.json").values())
+    config = manifest.group("config")
+    env, engine = config.text("env.id"), config.text("env.engine")
+    judge = "Gymnasium's own" if engine == "gymnasium" else f"the {engine} engine's"
+    text = paragraph(f"Played in {judge} {env}.")
     text += table(score_rows(scores, PAPER_ROWS.get(env, [])), HEADER)
     if (warning := exploited(scores)) is not None:
-        text += f"<p><strong>{html.escape(warning)}</strong></p>"
-    film = folder / "median.mp4"
-    if film.exists():
-        source = data_url(film.read_bytes(), "video/mp4")
-        text += (
-            f'<figure><video controls loop muted playsinline src="{source}"></video>'
-            "<figcaption>The median episode: what the agent sees, what V keeps of it, and what M"
-            " foretold one step before.</figcaption></figure>"
-        )
-    return text
+        text += paragraph(Markup("<strong>{}</strong>").format(warning))
+    return text + film(
+        folder / "median.mp4",
+        "The median episode: what the agent sees, what V keeps of it, and what M foretold one step"
+        " before.",
+    )
 
 
-def _episodes(folder: Path, manifest: dict[str, Any]) -> str:
-    summary = manifest["summary"]
-    text = (
-        f"<p>{summary['episodes']:,} episodes, {summary['frames']:,} frames on"
-        f" {html.escape(summary['engine'])}, mean return {summary['mean_return']:.1f}.</p>"
+def _episodes(folder: Path, manifest: Record) -> Markup:
+    summary = manifest.group("summary")
+    text = paragraph(
+        f"{summary.number('episodes'):,.0f} episodes, {summary.number('frames'):,.0f} frames on"
+        f" {summary.text('engine')}, mean return {summary.number('mean_return'):.1f}."
     )
     return text + picture(
         folder / "contact_sheet.png", "Some episodes, a row each, from start to end."
     )
 
 
-def _vision(folder: Path) -> str:
+def _vision(folder: Path) -> Markup:
     return (
         charts(_VISION_CHARTS, folder)
         + picture(folder / "reconstructions.png", "Validation frames, and below them what V keeps.")
@@ -178,9 +193,9 @@ def _vision(folder: Path) -> str:
     )
 
 
-def _memory(folder: Path, manifest: dict[str, Any], strip: DreamStrip | None) -> str:
-    nll = manifest["summary"]["validation_nll"]
-    rows = [(_LIKELIHOODS[name], f"{value:.4f}") for name, value in nll.items()]
+def _memory(folder: Path, manifest: Record, strip: DreamStrip | None) -> Markup:
+    nll = manifest.group("summary").numbers("validation_nll")
+    rows = [(_LIKELIHOODS.get(name, name), f"{value:.4f}") for name, value in nll.items()]
     text = charts(_MEMORY_CHARTS, folder)
     text += table(rows, ("model", "validation NLL, nats a dimension"))
     if strip is not None:
@@ -193,20 +208,21 @@ def _memory(folder: Path, manifest: dict[str, Any], strip: DreamStrip | None) ->
     return text
 
 
-def _controller(folder: Path) -> str:
+def _controller(folder: Path) -> Markup:
     return charts(_CONTROLLER_CHARTS, folder)
 
 
-def _resources(manifests: dict[str, Any]) -> str:
+def _resources(made: Manifests) -> Markup:
     rows = []
-    for stage, manifest in manifests.items():
-        rates = [f"{value:,.0f} {unit}" for unit, value in manifest["throughput"].items()]
-        used = manifest["resources"]
-        memory = [f"{value / 1e9:.2f} GB {where}" for where, value in used["peak_bytes"].items()]
+    for stage, manifest in made.items():
+        rates = [f"{rate:,.0f} {unit}" for unit, rate in manifest.numbers("throughput").items()]
+        used = manifest.group("resources")
+        peaks = used.numbers("peak_bytes")
+        memory = [f"{peak / 1e9:.2f} GB {where}" for where, peak in peaks.items()]
         row = (
             stage,
-            f"{manifest['wall_s']:,.1f} s",
-            f"{used['cpu_s']:,.1f} s",
+            f"{manifest.number('wall_s'):,.1f} s",
+            f"{used.number('cpu_s'):,.1f} s",
             ", ".join(memory),
             ", ".join(rates),
         )
@@ -214,22 +230,21 @@ def _resources(manifests: dict[str, Any]) -> str:
     return table(rows, ("stage", "wall time", "CPU time", "peak memory", "throughput"))
 
 
-def _provenance(manifests: dict[str, Any]) -> str:
-    rows = []
-    for stage, manifest in manifests.items():
-        inputs = ", ".join(f"{name} {print_}" for name, print_ in manifest["inputs"].items())
-        rows.append((stage, manifest["fingerprint"], inputs, manifest["commit"] or "unknown"))
-    makers = {
-        f"Python {m['python']}, {m['machine']}; "
-        + ", ".join(f"{name} {version}" for name, version in m["versions"].items())
-        for m in manifests.values()
-    }
-    merged: dict[str, Any] = {}
-    for manifest in manifests.values():
-        merged |= manifest["config"]
+def _provenance(made: Manifests) -> Markup:
+    rows, makers = [], set()
+    merged: dict[str, object] = {}
+    for stage, manifest in made.items():
+        inputs = ", ".join(f"{name} {print_}" for name, print_ in manifest.texts("inputs").items())
+        commit = manifest.text("commit") if manifest.fields.get("commit") else "unknown"
+        rows.append((stage, manifest.text("fingerprint"), inputs, commit))
+        versions = [f"{name} {version}" for name, version in manifest.texts("versions").items()]
+        python = f"Python {manifest.text('python')}, {manifest.text('machine')}"
+        makers.add(f"{python}; {', '.join(versions)}")
+        merged |= manifest.group("config").fields
     keys = sorted((key, str(value)) for key, value in merged.items())
+    details = Markup("<details><summary>Configuration</summary>{}</details>")
     return (
         table(rows, ("artifact", "fingerprint", "made from", "commit"))
-        + "".join(f"<p>{html.escape(maker)}</p>" for maker in sorted(makers))
-        + f"<details><summary>Configuration</summary>{table(keys, ('key', 'value'))}</details>"
+        + Markup("").join(paragraph(maker) for maker in sorted(makers))
+        + details.format(table(keys, ("key", "value")))
     )

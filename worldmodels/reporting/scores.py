@@ -237,7 +237,7 @@ def _episodes(seeds: Sequence[int]) -> str:
     first, last = seeds[0], seeds[-1]
     if len(seeds) == 1:
         return f"1 (seed {first})"
-    if list(seeds) == list(range(first, last + 1)):
+    if list(seeds) == list(range(first, first + len(seeds))):
         return f"{len(seeds)} (seeds {first} to {last})"
     return f"{len(seeds)}"
 

@@ -6,29 +6,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
-from worldmodels.artifacts import read_json
+from worldmodels.errors import ArtifactError
 from worldmodels.reporting.charts import Chart, draw
-from worldmodels.reporting.markup import figure, table
+from worldmodels.reporting.markup import figure, paragraph, side_by_side, table
 from worldmodels.reporting.parting import Dreamt, Parting
 from worldmodels.reporting.pictures import png
-from worldmodels.reporting.scores import (
-    IN_ITS_DREAM,
-    TEMPERATURE_HEADER,
-    Score,
-    temperature_rows,
-)
+from worldmodels.reporting.records import read_record, read_scores
+from worldmodels.reporting.scores import IN_ITS_DREAM, TEMPERATURE_HEADER, temperature_rows
 
 SOON = 10
 """Steps before an episode's end at which a dream of it is over too soon."""
 
 
-def parted(parting: Parting) -> str:
+def parted(parting: Parting) -> Markup:
     """How fast game and dream part under the same actions."""
-    text = (
-        f"<p>{len(parting.lengths)} of the agent's episodes, dreamt again: M is told the first"
+    text = paragraph(
+        f"{len(parting.lengths)} of the agent's episodes, dreamt again: M is told the first"
         " frame and the actions, and nothing else. Where the game is over and its dreams go on, an"
-        " agent exploits them, unless it has won.</p>"
+        " agent exploits them, unless it has won."
     )
     rows = [_parting_row(parting, dream) for dream in parting.dreams]
     text += table(rows, _PARTING_HEADER)
@@ -42,8 +39,7 @@ def parted(parting: Parting) -> str:
         "share of episodes that are over": {n: c.share_ended() for n, c in courses.items()},
         "return so far": {name: course.mean_return() for name, course in courses.items()},
     }
-    drawn = [_over_steps(label, lines) for label, lines in curves.items()]
-    text += f'<div class="charts">{"".join(drawn)}</div>'
+    text += side_by_side(_over_steps(label, lines) for label, lines in curves.items())
     times = ", ".join(str(time) for time in parting.times)
     names = ", ".join(f"{dream.temperature:g}" for dream in parting.dreams)
     return text + figure(
@@ -53,14 +49,14 @@ def parted(parting: Parting) -> str:
     )
 
 
-def _over_steps(label: str, curves: dict[str, np.ndarray]) -> str:
+def _over_steps(label: str, curves: dict[str, np.ndarray]) -> Markup | None:
     """A chart of curves (T,)."""
     rows = [
         (at + 1, name, float(curve[at]), 0.0)
         for name, curve in curves.items()
         for at in np.unique(np.linspace(0, len(curve) - 1, 200).astype(int)).tolist()
     ]
-    return draw(Chart({name: name for name in curves}, "step", label), rows) or ""
+    return draw(Chart({name: name for name in curves}, "step", label), rows)
 
 
 _PARTING_HEADER = (
@@ -86,18 +82,22 @@ def _parting_row(parting: Parting, dream: Dreamt) -> tuple[str, ...]:
     )
 
 
-def temperatures(dreamers: dict[str, Path]) -> str:
+def temperatures(dreamers: dict[str, Path]) -> Markup:
     """The dream's score beside the game's, run by run."""
     runs = []
     for name, root in dreamers.items():
-        records = read_json(root / "evaluate" / "scores.json")
-        dream, game = (Score.from_record(who, records[who]) for who in (IN_ITS_DREAM, "agent"))
-        config = read_json(root / "controller" / "manifest.json")["config"]
-        runs.append((float(config["controller.temperature"]), name, dream, game))
-        random = Score.from_record("random policy", records["random policy"])
-        env = read_json(root / "evaluate" / "manifest.json")["config"]["env.id"]
-    text = (
-        "<p>Controllers trained in the dreams of this run's M, at these temperatures: their scores"
-        " there and in the game. One that is far better in its dream has learned to exploit it.</p>"
+        path = root / "evaluate" / "scores.json"
+        scores = read_scores(path)
+        for who in (IN_ITS_DREAM, "agent", "random policy"):
+            if who not in scores:
+                raise ArtifactError(f"{path}: {who} is missing; run its stage again, fresh=true")
+        config = read_record(root / "controller" / "manifest.json").group("config")
+        temperature = config.number("controller.temperature")
+        runs.append((temperature, name, scores[IN_ITS_DREAM], scores["agent"]))
+        random = scores["random policy"]
+        env = read_record(root / "evaluate" / "manifest.json").group("config").text("env.id")
+    text = paragraph(
+        "Controllers trained in the dreams of this run's M, at these temperatures: their scores"
+        " there and in the game. One that is far better in its dream has learned to exploit it."
     )
     return text + table(temperature_rows(env, runs, random), TEMPERATURE_HEADER)

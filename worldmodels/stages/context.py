@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from worldmodels import weights
-from worldmodels.agent import Wiring
-from worldmodels.artifacts import Run, StageFolder, fingerprint_file
+from worldmodels import extras
+from worldmodels.agent import Wiring, load_memory, load_vision, part_fingerprint
+from worldmodels.agent import fingerprint as agent_fingerprint
+from worldmodels.artifacts import Run, StageFolder
 from worldmodels.config import (
     Config,
     Engine,
@@ -23,16 +24,24 @@ from worldmodels.config import (
     Precision,
     Stage,
     flat,
+    parts,
     plain,
 )
 from worldmodels.cores import available_cores
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.devices import choose_device, has_bfloat16
 from worldmodels.envs.controls import Controls, controls_of
-from worldmodels.envs.engines import EnvSpec, make_lanes, prepare, resolve_engine
-from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.envs.engines import (
+    EnvSpec,
+    check_registered,
+    make_lanes,
+    prepare,
+    resolve_engine,
+)
+from worldmodels.errors import ConfigError
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
 from worldmodels.shipped import require_agent
+from worldmodels.storage import unwritable
 from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
 from worldmodels.workers import Heartbeat, Pool
@@ -99,17 +108,24 @@ class Context:
 
     def check(self) -> None:
         """Raise `ConfigError` for what no stage of this command could use, before any begins."""
-        squash = self.config.env.squash
-        if squash is not None:
-            try:
-                squashing(squash)
-            except (KeyError, ValueError) as error:
-                raise ConfigError(
-                    f"env.squash: unknown squashing {error}, choose from"
-                    f" {', '.join(SQUASHINGS)}, or {CHOICE} for each action"
-                ) from None
+        for part in parts(self.config):
+            if part.env.squash is not None:
+                _check_squash(part.env.squash)
+            if part.stage not in extras.WITHOUT_ENV:
+                engines = [part.env.engine]
+                if part.stage in extras.JUDGING:
+                    engines.append(part.evaluate.engine)
+                for engine in engines:
+                    check_registered(replace(self, config=part).env_spec(engine))
         if self.config.stage not in (Stage.inspect, Stage.report):
             choose_device(self.config.device.name)
+        if self.config.stage is not Stage.inspect:
+            reason = unwritable(self.run.root)
+            if reason is not None:
+                raise ConfigError(
+                    f"data={self.config.data}: {self.run.root} cannot be written ({reason}); choose"
+                    " another folder"
+                )
 
     @property
     def scout(self) -> Run | None:
@@ -306,7 +322,8 @@ class Context:
         if before is None:
             return
         try:
-            module.load_state_dict(weights.load(before.path)["module"])
+            learned = load_vision(before.path) if stage == "vae" else load_memory(before.path)
+            module.load_state_dict(learned.state_dict())
         except RuntimeError as error:
             raise ConfigError(
                 f"{stage} goes on from {before.path}, which has other sizes than {stage}.* asks"
@@ -322,7 +339,7 @@ class Context:
             return Previous(path, before.fingerprint(stage))
         if self.published is not None and stage == "vae":
             path = self.published / "vae.safetensors"
-            return Previous(path, fingerprint_file(path))
+            return Previous(path, part_fingerprint(self.published, path.name))
         return None
 
     def models(self) -> Models:
@@ -339,7 +356,7 @@ class Context:
         return Models(
             agent / "vae.safetensors",
             agent / "rnn.safetensors",
-            {"base": self.agent_fingerprint(agent)},
+            {"base": agent_fingerprint(agent)},
             directions=agent / "directions.safetensors",
         )
 
@@ -352,11 +369,14 @@ class Context:
             folder = self.published
         else:
             folder = self.run.locate("controller") / "agent"
-        return folder, {"agent": self.agent_fingerprint(folder)}
+        return folder, {"agent": agent_fingerprint(folder)}
 
-    def agent_fingerprint(self, folder: Path) -> str:
-        """A fingerprint of all the files of an agent."""
-        if not (folder / "agent.json").exists():
-            raise ArtifactError(f"{folder} holds no trained agent: agent.json is missing")
-        prints = [fingerprint_file(path) for path in sorted(folder.glob("*.safetensors"))]
-        return "-".join(part[:8] for part in [*prints, fingerprint_file(folder / "agent.json")])
+
+def _check_squash(names: list[str]) -> None:
+    try:
+        squashing(names)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"env.squash: unknown squashing {error}, choose from"
+            f" {', '.join(SQUASHINGS)}, or {CHOICE} for each action"
+        ) from None

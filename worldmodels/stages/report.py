@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from worldmodels.agent import load_agent, load_memory, load_vision
-from worldmodels.artifacts import Run, atomic_path, fingerprint_file, read_json
+from worldmodels.artifacts import Run, atomic_path, fingerprint_file
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ArtifactError
 from worldmodels.reporting.page import render
 from worldmodels.reporting.parting import Parting, part
 from worldmodels.reporting.pictures import DreamStrip, dream_strip
+from worldmodels.reporting.records import read_scores
 from worldmodels.reporting.scores import IN_ITS_DREAM
 from worldmodels.stages.context import Context
 from worldmodels.tracking import say
@@ -70,7 +71,7 @@ def _dreamers(context: Context) -> dict[str, Path]:
         if not (other.has("controller") and other.has("evaluate")):
             continue
         made = other.manifest("controller")
-        scores = read_json(folder / "evaluate" / "scores.json")
+        scores = read_scores(folder / "evaluate" / "scores.json")
         if models.inputs.items() <= made["inputs"].items() and IN_ITS_DREAM in scores:
             found[folder.name] = folder
     return found

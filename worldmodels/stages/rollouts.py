@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from worldmodels import seeds
+from worldmodels.agent import fingerprint as agent_fingerprint
 from worldmodels.agent import load_agent
 from worldmodels.artifacts import StageFolder
 from worldmodels.config import ActionSource
@@ -120,7 +121,7 @@ def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
         raise ConfigError(
             "rollouts.policy=controller needs the folder of a trained agent: model= or base="
         )
-    return folder, {"model": context.agent_fingerprint(folder)}
+    return folder, {"model": agent_fingerprint(folder)}
 
 
 def _holds(path: Path, part: tuple[int, ...]) -> bool:

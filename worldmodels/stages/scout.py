@@ -9,7 +9,7 @@ of 12.5, and 12.9 where it began anew on another driver's episodes, with 11 of 3
 
 from __future__ import annotations
 
-from worldmodels.config import changed
+from worldmodels.config import scouting
 from worldmodels.errors import ConfigError
 from worldmodels.stages import controller, rnn, rollouts, vae
 from worldmodels.stages.context import Context
@@ -24,8 +24,6 @@ def run(context: Context) -> None:
             "no scout: preset=laptop has one, unless base= is the folder of an agent, which drives"
         )
     say(f"scout: a shorter run first ({scout.root})")
-    config = changed(context.config, context.config.scout)
-    config.scout = {}
-    shorter = Context(config, scout)
+    shorter = Context(scouting(context.config), scout)
     for stage in (rollouts, vae, rnn, controller):
         stage.run(shorter)

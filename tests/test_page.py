@@ -1,0 +1,250 @@
+"""The page of a run: what it says, and that nothing in a run's files becomes part of it unasked."""
+
+import csv
+import functools
+import os
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ALONE, error_line, run
+
+from worldmodels import tracking
+from worldmodels.artifacts import read_json, write_json
+from worldmodels.errors import ArtifactError
+from worldmodels.reporting.page import render
+from worldmodels.reporting.pictures import DreamStrip
+from worldmodels.stages.report import STAGES
+
+
+class _Reader(HTMLParser):
+    """Checks that elements nest, and collects text and what the page would load."""
+
+    VOID = frozenset({"meta", "img"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+        self.text: list[str] = []
+        self.elements: set[str] = set()
+        self.attributes: set[str] = set()
+        self.policy = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self._note(tag, attrs)
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """An element of SVG that closes itself opens nothing."""
+        self._note(tag, attrs)
+
+    def _note(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.elements.add(tag)
+        self.attributes |= named.keys()
+        if named.get("http-equiv") == "Content-Security-Policy":
+            self.policy = named["content"] or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_a_page_of_nothing_says_what_is_missing() -> None:
+    reader = _Reader()
+    reader.feed(render("a <b> & c", {}, None))
+    assert (reader.open, reader.sources) == ([], [])
+    text = " ".join(reader.text)
+    assert "a <b> & c" in text
+    for stage in ("rollouts", "vae", "rnn", "controller", "evaluate"):
+        assert f"The stage '{stage}' of this run is not finished." in text
+
+
+INJECTED = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "' onmouseover='alert(3)",
+    "</style></title><svg onload=alert(4)>",
+    "{{ 7 * 7 }} {stage} %s &lt;b&gt; javascript:alert(5)",
+    "-->]]><iframe src=//x>",
+)
+
+
+def poisoned(value: Any, text: str) -> Any:
+    """A value of JSON with `text` after each of its texts."""
+    if isinstance(value, str):
+        return value + text
+    if isinstance(value, list):
+        return [poisoned(item, text) for item in value]
+    if isinstance(value, dict):
+        return {key: poisoned(item, text) for key, item in value.items()}
+    return value
+
+
+FREE = ("inputs", "versions", "throughput", "peak_bytes", "validation_nll", "config")
+
+
+def poisoned_names(value: Any, text: str, free: bool = False) -> Any:
+    """The same with `text` in the names of the objects that take any."""
+    if isinstance(value, dict):
+        named = {key: poisoned_names(item, text, key in FREE) for key, item in value.items()}
+        return named | ({text: next(iter(value.values()), 0)} if free and value else {})
+    return value
+
+
+@pytest.mark.parametrize("text", INJECTED)
+def test_no_text_of_a_runs_files_becomes_markup(copy: Path, text: str) -> None:
+    folders = {stage: copy / "smoke" / stage for stage in STAGES}
+    for folder in folders.values():
+        path = folder / "manifest.json"
+        write_json(path, poisoned(poisoned_names(read_json(path), text), text))
+    path = folders["evaluate"] / "scores.json"
+    write_json(path, read_json(path) | {f"agent {text}": read_json(path)["agent"]})
+    for stage in ("vae", "rnn", "controller"):
+        with (folders[stage] / "metrics.csv").open("a", newline="") as file:
+            csv.writer(file).writerow((1, f"train/kl{text}", 1.0, 1.0))
+    image = np.zeros((4, 4, 3), np.uint8)
+    page = render(text, folders, DreamStrip(image, (0, 1), 7))
+    reader = _Reader()
+    reader.feed(page)
+    assert reader.open == []
+    assert not reader.elements & {"script", "iframe", "object", "embed", "base", "form", "link"}
+    assert not [name for name in reader.attributes if name.startswith("on")]
+    assert all(source.startswith("data:") for source in reader.sources)
+    shown = "".join(reader.text)
+    assert shown.count(text) > 40
+    assert f"World Models: {text}" in shown
+    assert f"Played in the native{text} engine's CarRacing-v3{text}." in shown
+
+
+def test_a_page_may_run_nothing_and_load_nothing() -> None:
+    reader = _Reader()
+    reader.feed(render("a", {}, None))
+    policy = dict(part.split(maxsplit=1) for part in reader.policy.split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["img-src"] == policy["media-src"] == "data:"
+    assert "script-src" not in policy
+
+
+def without(*keys: str) -> Callable[[dict[str, Any]], Any]:
+    def change(record: dict[str, Any]) -> None:
+        *groups, name = keys
+        del functools.reduce(dict.__getitem__, groups, record)[name]
+
+    return change
+
+
+def changed(value: Any, *keys: str) -> Callable[[dict[str, Any]], Any]:
+    def change(record: dict[str, Any]) -> None:
+        *groups, name = keys
+        functools.reduce(dict.__getitem__, groups, record)[name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("rnn/manifest.json", without("summary", "validation_nll"), "summary.validation_nll is"),
+        ("rnn/manifest.json", changed("low", "summary", "validation_nll", "<b>"), "<b> is no num"),
+        ("rollouts/manifest.json", without("summary"), "summary is missing"),
+        ("rollouts/manifest.json", changed(10**400, "summary", "frames"), "summary.frames is no"),
+        ("evaluate/manifest.json", changed(5, "config", "env.id"), "config.env.id is no text"),
+        ("evaluate/manifest.json", changed([], "config"), "config is no object"),
+        ("vae/manifest.json", changed({"a": "b"}, "throughput"), "throughput.a is no number"),
+        ("vae/manifest.json", without("resources", "cpu_s"), "resources.cpu_s is missing"),
+        ("vae/manifest.json", without("fingerprint"), "fingerprint is missing"),
+        ("controller/manifest.json", changed({"vae": None}, "inputs"), "inputs.vae is no text"),
+        ("evaluate/scores.json", changed({}, "agent"), "agent.returns is missing"),
+        ("evaluate/scores.json", changed([0, 10**12], "agent", "seeds"), None),
+        ("evaluate/scores.json", changed([0.5, 1], "agent", "seeds"), "agent does not have a seed"),
+        ("evaluate/scores.json", changed([0], "agent", "seeds"), "agent does not have a seed"),
+        ("evaluate/scores.json", changed([1], "agent", "interval"), "agent does not have a seed"),
+    ],
+)
+def test_a_wrong_record_is_an_error_that_names_the_file(
+    smoke: Path,
+    tmp_path: Path,
+    file: str,
+    change: Callable[[dict[str, Any]], Any],
+    said: str | None,
+) -> None:
+    folders = {stage: tmp_path / stage for stage in STAGES}
+    for stage, folder in folders.items():
+        shutil.copytree(smoke / "smoke" / stage, folder, ignore=shutil.ignore_patterns("*.h5"))
+    record = read_json(tmp_path / file)
+    change(record)
+    write_json(tmp_path / file, record)
+    if said is None:
+        assert "2</td>" in render("a", folders, None)
+        return
+    with pytest.raises(ArtifactError) as raised:
+        render("a", folders, None)
+    assert str(raised.value).startswith(f"{tmp_path / file}: ")
+    assert said in str(raised.value)
+
+
+def test_the_report_of_a_wrong_manifest_ends_with_one_line(copy: Path) -> None:
+    path = copy / "smoke/rnn/manifest.json"
+    record = read_json(path)
+    record["summary"]["validation_nll"] = {"<script>": "\x1b[2J"}
+    write_json(path, record)
+    line = error_line(run(copy, "stage=report", "preset=smoke", ALONE))
+    assert f"{path}: summary.validation_nll.<script> is no number" in line
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"<script>,name\n1,2\n", b"step,name,value,seconds\n\x00\n1," + b"a" * 200_000 + b",1,1\n"],
+)
+def test_a_file_that_is_no_metrics_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "metrics.csv").write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"metrics\.csv: "):
+        tracking.read_metrics(tmp_path / "metrics.csv")
+
+
+def test_a_torn_header_of_metrics_holds_none(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,na")
+    assert tracking.read_metrics(tmp_path / "metrics.csv") == []
+
+
+def without_end(path: Path) -> None:
+    """A terabyte of zeros that takes no disk."""
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+@pytest.mark.parametrize(
+    ("name", "put"),
+    [
+        ("contact_sheet.png", lambda path: path.symlink_to("/etc/hostname")),
+        ("contact_sheet.png", os.mkfifo),
+        ("contact_sheet.png", lambda path: path.symlink_to("/dev/zero")),
+        ("contact_sheet.png", lambda path: path.write_text("a secret")),
+        ("contact_sheet.png", without_end),
+        ("metrics.csv", os.mkfifo),
+        ("median.mp4", lambda path: path.symlink_to("/etc/hostname")),
+        ("median.mp4", lambda path: path.write_text("<script>")),
+        ("median.mp4", without_end),
+    ],
+)
+def test_nothing_but_pictures_and_films_of_the_run_is_embedded(
+    smoke: Path, tmp_path: Path, name: str, put: Callable[[Path], Any]
+) -> None:
+    stage = {"contact_sheet.png": "rollouts", "metrics.csv": "vae", "median.mp4": "evaluate"}[name]
+    folder = tmp_path / stage
+    shutil.copytree(smoke / "smoke" / stage, folder, ignore=shutil.ignore_patterns("*.h5", name))
+    put(folder / name)
+    with pytest.raises(ArtifactError, match=rf"{re.escape(name)}: "):
+        render("a", {stage: folder}, None)
