@@ -54,6 +54,10 @@ study: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/throughput.py $(rows)
 
+# Kills, damage and hostile files by the hundred: ten minutes, or topics="kills two", flags="seed=7".
+hostile: $(VENV)/.dev
+	$(BIN)/python benchmarks/hostile/run.py $(topics) $(flags)
+
 # Training beside busy processes: a quarter of an hour.
 sharing: $(VENV)/.dev
 	$(BIN)/python benchmarks/sharing.py
