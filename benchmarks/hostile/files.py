@@ -11,8 +11,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
+import hdf5plugin  # noqa: F401 - the codec of the shards
 import numpy as np
-from harness import ALONE, SMALL, STAGES, Bench, Case, Surroundings, content, fault, record, run
+from harness import (
+    ALONE,
+    HUNG,
+    SMALL,
+    STAGES,
+    Bench,
+    Case,
+    Surroundings,
+    content,
+    fault,
+    record,
+    run,
+    unprintable,
+)
 
 MEMORY = 3 * 2**30
 """Bytes that a refusal may take beside the program itself."""
@@ -157,8 +171,8 @@ def _foreign(bench: Bench, harm: Callable[[Path], None], folder: Path) -> str | 
     data = bench.copy(folder, "rollouts")
     shard = data / "smoke/rollouts/shard-00001.h5"
     harm(shard)
-    done = run(data, *_words("stage=vae"), around=Surroundings(memory=MEMORY), patience=60)
-    if done.seconds > QUICK_SECONDS:
+    done = run(data, *_words("stage=vae"), around=Surroundings(memory=MEMORY), patience=45)
+    if done.seconds > QUICK_SECONDS and done.code != HUNG:
         return f"took {done.seconds:.0f} s"
     return fault(done, data, "shard-", str(shard.parent))
 
@@ -288,9 +302,11 @@ def _hostile_agent(bench: Bench, harm: Callable[[Path], None], folder: Path) -> 
     data = folder / "data"
     harm(agent)
     words = _words("stage=evaluate", f"model={agent}")
-    done = run(data, *words, around=Surroundings(memory=MEMORY), patience=60)
-    if done.seconds > QUICK_SECONDS:
+    done = run(data, *words, around=Surroundings(memory=MEMORY), patience=45)
+    if done.seconds > QUICK_SECONDS and done.code != HUNG:
         return f"took {done.seconds:.0f} s"
+    if harm is _escapes and done.code == 0:  # a name that only a message would show
+        return unprintable(done)
     wrong = fault(done, folder, str(agent), "agent.json", "safetensors")
     if wrong is None and content(data):
         return f"made {', '.join(content(data))}"

@@ -238,6 +238,14 @@ def fault(done: Done, data: Path, *names: str) -> str | None:
     return remains(done, data)
 
 
+def unprintable(done: Done) -> str | None:
+    """The control characters that reached the terminal, if any."""
+    for stream in (done.output, done.errors):
+        if any(ord(letter) < 32 and letter not in "\n\t\r" for letter in stream):
+            return f"a control character reached the terminal: {stream!r}"[:300]
+    return None
+
+
 def remains(done: Done, data: Path) -> str | None:
     """What an ended command left behind that it must not, if anything."""
     if done.orphans:

@@ -13,7 +13,6 @@ case held. Each case that did not is printed with what happened.
 from __future__ import annotations
 
 import argparse
-import collections
 import random
 import secrets
 import shutil
@@ -76,41 +75,41 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hostile-", dir=tempfile.gettempdir()) as name:
         folder = Path(name)
         folder.chmod(0o755)
-        rows = try_all(folder, topics or list(TOPICS), **numbers)
-    result = {**provenance(), "cores": available_cores(), **numbers}
-    result |= {"seconds": round(time.monotonic() - began), "topics": rows}
-    write_json(options.out, result)
+        rows = []
+        for row in try_all(folder, topics or list(TOPICS), **numbers):
+            rows.append(row)
+            result = {**provenance(), "cores": available_cores(), **numbers}
+            result |= {"seconds": round(time.monotonic() - began), "topics": rows}
+            write_json(options.out, result)  # after each topic, for the case that this one is ended
     for row in rows:
         print(f"{row['topic']:12}{row['tried']:6} tried{len(row['failed']):6} not held")
-    print(f"wrote {options.out} after {result['seconds']:,} s")
+    print(f"wrote {options.out} after {time.monotonic() - began:,.0f} s")
     return 1 if any(row["failed"] for row in rows) else 0
 
 
 def try_all(
     folder: Path, topics: list[str], seed: int, kills: int, cases: int
-) -> list[dict[str, Any]]:
-    """Try the cases of `topics`; a row a topic."""
+) -> Iterator[dict[str, Any]]:
+    """Try the cases of `topics`; yields a row a topic."""
     smoke = folder / "smoke"
     smoke.mkdir()
     done = run(smoke, *SMALL, "stage=all", "run=smoke", ALONE)
     if done.code != 0:
         raise RuntimeError(done.errors)
-    failed: dict[str, list[str]] = {topic: [] for topic in topics}
-    tried: collections.Counter[str] = collections.Counter()
     for topic in topics:
         # Its own numbers, so that a topic alone has the cases that it has among others.
         bench = Bench(smoke, random.Random(f"{seed} {topic}"), cases, kills)
+        failed = []
         references = folder / f"references-{topic}"
         with ThreadPoolExecutor(BESIDE) as pool:
             every = list(TOPICS[topic](bench, references))
             places = [folder / f"{topic}-{number}" for number in range(len(every))]
             for case, wrong in zip(every, pool.map(attempt, every, places), strict=True):
-                tried[topic] += 1
                 if wrong is not None:
-                    failed[topic].append(f"{case.name}: {wrong}")
+                    failed.append(f"{case.name}: {wrong}")
                     print(f"{topic}: {case.name}: {wrong}".encode("unicode_escape").decode())
                     sys.stdout.flush()
-    return [{"topic": t, "tried": tried[t], "failed": failed[t]} for t in topics]
+        yield {"topic": topic, "tried": len(every), "failed": failed}
 
 
 def attempt(case: Case, place: Path) -> str | None:

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from harness import ALONE, SMALL, STAGES, Bench, Case, fault, record, run
+from harness import ALONE, SMALL, STAGES, Bench, Case, fault, record, run, unprintable
 
 from worldmodels.config import Config
 
@@ -142,11 +142,9 @@ def _reported(data: Path, run_name: str, text: str) -> str | None:
     """What comes of a report: a page and a terminal where `text` does nothing."""
     quoted = "'" + run_name.replace("'", "\\'") + "'"
     done = run(data, *SMALL, ALONE, "stage=report", f"run={quoted}")
-    for stream in (done.output, done.errors):
-        if any(ord(letter) < 32 and letter not in "\n\t\r" for letter in stream):
-            return f"a control character reached the terminal: {stream!r}"[:300]
-    if done.code != 0:
-        return fault(done, data)
+    wrong = unprintable(done)
+    if wrong is not None or done.code != 0:
+        return wrong or fault(done, data)
     page = (data / run_name / "report/index.html").read_text()
     reader = _Elements()
     reader.feed(page)
