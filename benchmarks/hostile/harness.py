@@ -97,7 +97,7 @@ class Bench:
         """A data folder in `folder` that has these stages of the run ``smoke``."""
         for stage in stages:
             shutil.copytree(self.smoke / "smoke" / stage, folder / "data/smoke" / stage)
-        (folder / "data").mkdir(exist_ok=True)
+        (folder / "data").mkdir(parents=True, exist_ok=True)
         return folder / "data"
 
 

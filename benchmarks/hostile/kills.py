@@ -199,6 +199,10 @@ def _two(bench: Bench, references: References, stage: str, folder: Path) -> str 
             continue
         if str(process.pid) not in done.errors:
             return f"refused without naming process {process.pid}: {done.errors.strip()[:300]}"
+    # Both are right only if the second began when the first was done: it says so then.
+    after = any("done before" in done.output + done.errors for done in ended)
+    if all(done.code == 0 for done in ended) and stage != "report" and not after:
+        return "both worked at the same time"
     if all(done.code != 0 for done in ended):
         return f"neither worked: {ended[0].errors.strip()[:300]}"
     wrong = difference(quiet.content, content(_artifact(data, stage)), quiet.stable)
