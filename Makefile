@@ -1,9 +1,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# The versions of what builds are pinned too; pip 25.3 and newer read the second variable for that.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: run test unit lint test-system test-slow bench sharing parity speed study format clean
+.PHONY: run test unit lint test-system test-slow bench sharing parity speed study hostile lock \
+	format clean
 
 # The whole pipeline on real CarRacing, in minutes.
 run: $(VENV)/.run
@@ -51,9 +54,18 @@ study: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/throughput.py $(rows)
 
+# Kills, damage and hostile files by the hundred: ten minutes, or topics="kills two", flags="seed=7".
+hostile: $(VENV)/.dev
+	$(BIN)/python benchmarks/hostile/run.py $(topics) $(flags)
+
 # Training beside busy processes: a quarter of an hour.
 sharing: $(VENV)/.dev
 	$(BIN)/python benchmarks/sharing.py
+
+# The versions and hashes of everything that is installed, from pyproject.toml; flags=--upgrade for
+# the newest.
+lock: $(VENV)/.dev
+	$(BIN)/python locks/make.py $(flags)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -1,14 +1,19 @@
 """What is shipped, what is optional, and what a manifest says of the installation."""
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from command import composed
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import worldmodels
 from worldmodels import extras, shipped
@@ -114,6 +119,73 @@ def test_nobody_is_told_to_install_the_distribution_of_somebody_else() -> None:
             assert not re.findall(foreign, text), path
 
 
+# Versions and hashes
+
+
+def locked(path: Path) -> dict[str, tuple[Requirement, int]]:
+    """The requirements of a lock by name, each with the number of its hashes."""
+    found: dict[str, tuple[Requirement, int]] = {}
+    for block in re.split(r"\n(?=[^\s#])", path.read_text())[1:]:
+        line, *hashes = re.split(r" \\\n\s+--hash=sha256:", block.strip())
+        assert all(re.fullmatch("[0-9a-f]{64}", one) for one in hashes), block
+        found[canonicalize_name(Requirement(line).name)] = (Requirement(line), len(hashes))
+    return found
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PARTS = ("torch", "base", "build", *PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_lock_pins_what_constraints_pin_and_has_hashes(part: str) -> None:
+    constraints = locked(ROOT / "constraints.txt")
+    lock = locked(ROOT / f"locks/{part}.txt")
+    assert lock
+    for name, (requirement, hashes) in lock.items():
+        assert re.fullmatch(r"==[\w.]+", str(requirement.specifier))
+        assert requirement.specifier == constraints[name][0].specifier
+        assert hashes > 0, name
+
+
+@pytest.mark.parametrize("extra", ["", *PROJECT["optional-dependencies"]])
+def test_all_that_an_extra_installs_here_is_in_its_lock(extra: str) -> None:
+    """Follows the requirements of the distributions that are installed."""
+    names = ("torch", "base", *([extra] if extra else []))
+    lock = {name: pin for part in names for name, pin in locked(ROOT / f"locks/{part}.txt").items()}
+    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, [])]
+    queue = [Requirement(line) for line in lines]
+    seen = set()
+    while queue:
+        wanted = queue.pop()
+        name = canonicalize_name(wanted.name)
+        if str(wanted) in seen:
+            continue
+        seen.add(str(wanted))
+        if name == canonicalize_name(DISTRIBUTION):
+            parts = [PROJECT["optional-dependencies"][part] for part in wanted.extras]
+            queue += [Requirement(line) for part in parts for line in part]
+            continue
+        assert name in lock, f"{wanted}: not in locks/ of {names}; run make lock"
+        (version,) = lock[name][0].specifier
+        assert wanted.specifier.contains(version.version, prereleases=True), wanted
+        with contextlib.suppress(metadata.PackageNotFoundError):  # an extra that is not here
+            for line in metadata.requires(wanted.name) or []:
+                further = Requirement(line)
+                extras_of = wanted.extras or {""}
+                marker = further.marker
+                if marker is None or any(marker.evaluate({"extra": one}) for one in extras_of):
+                    queue.append(further)
+
+
+def test_what_builds_this_is_locked() -> None:
+    lock = locked(ROOT / "locks/build.txt")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for line in project["build-system"]["requires"]:
+        requirement = Requirement(line)
+        (version,) = lock[requirement.name][0].specifier
+        assert requirement.specifier.contains(version.version)
+
+
 # The command
 
 
@@ -122,6 +194,8 @@ def test_it_answers_without_loading_what_computes(flag: str) -> None:
     done = python(
         """
 import sys
+import tomllib
+from importlib import metadata
 from worldmodels.__main__ import main
 try:
     code = main()

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = ("conf", "pretrained")
 """Folders of the repository that are folders of the installed package."""
+AROUND = ("tests", "docs", "benchmarks", "docker", "slurm", "locks")
 
 
 def do(*line: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -98,7 +99,7 @@ def test_the_wheel_of_the_sdist_is_that_of_the_tree(built: dict[str, Path]) -> N
 def test_the_sdist_has_what_a_developer_needs(built: dict[str, Path]) -> None:
     with tarfile.open(built["sdist"]) as archive:
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    for folder in ("worldmodels", *INSIDE, "tests", "docs", "benchmarks", "docker", "slurm"):
+    for folder in ("worldmodels", *INSIDE, *AROUND):
         assert {name for name in names if name.startswith(f"{folder}/")} == files(folder)
     assert {"README.md", "LICENSE", "Makefile", "constraints.txt", "pyproject.toml"} <= names
     assert {name for name in names if name.startswith("data/")} == {"data/.gitkeep"}
