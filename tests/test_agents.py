@@ -12,9 +12,9 @@ import torch
 from command import ALONE, BRIEFLY, error_line, run
 
 from worldmodels.agent import load_agent, load_first_latents, load_vision, save_agent
-from worldmodels.artifacts import read_json
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.controls import Controls
+from worldmodels.files import read_json
 from worldmodels.reporting.scores import IN_ITS_DREAM
 from worldmodels.worlds.collect import NoisyAgent
 from worldmodels.worlds.real import Perception, RealWorld

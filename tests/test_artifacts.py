@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldmodels import seeds, weights
-from worldmodels.artifacts import JsonLines, Run, atomic_path
+from worldmodels.artifacts import Run
 from worldmodels.errors import ArtifactError, ConfigError, Stopped
+from worldmodels.files import JsonLines, atomic_path
 from worldmodels.tracking import Tracker, read_metrics
 
 
@@ -48,7 +49,7 @@ def test_a_killed_write_leaves_the_old_file(tmp_path: Path) -> None:
     script = f"""
 import time
 from pathlib import Path
-from worldmodels.artifacts import atomic_path
+from worldmodels.files import atomic_path
 with atomic_path(Path({str(path)!r})) as temporary:
     temporary.write_text("half")
     print("writing", flush=True)

@@ -16,9 +16,9 @@ from command import ALONE, BRIEFLY, CONF, composed, error_line, run, start
 from waiting import HANG_SECONDS, wait_for
 
 from worldmodels.agent import load_agent
-from worldmodels.artifacts import read_json
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
+from worldmodels.files import read_json
 from worldmodels.reporting.curve import learning_curve
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from worldmodels.agent import load_agent
-from worldmodels.artifacts import fingerprint_file, read_json
+from worldmodels.artifacts import fingerprint_file
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.errors import install
 from worldmodels.evolution.fitness import Packet
+from worldmodels.files import read_json
 from worldmodels.worlds.recipes import RealRecipe
 
 ROOT = Path(__file__).resolve().parent.parent

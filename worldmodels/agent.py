@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from worldmodels import weights
-from worldmodels.artifacts import read_json, write_json
 from worldmodels.data.latents import FirstLatents
 from worldmodels.errors import ArtifactError
+from worldmodels.files import read_json, write_json
 from worldmodels.models.controller import CHOICE, SQUASHINGS, Head, squashing
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE

@@ -1,4 +1,4 @@
-"""Run folders and what makes an artifact trustworthy: atomic files, fingerprints, manifests.
+"""Run folders and what makes an artifact trustworthy: fingerprints and manifests.
 
 A run is a folder ``data/<run>`` with one folder a stage. A stage *begins* by stating its
 configuration and the fingerprints of its inputs, and *finishes* by stating the fingerprint of what
@@ -8,11 +8,8 @@ whether the artifact is complete, resumable, or made from something else.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -24,87 +21,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
+from worldmodels.files import read_json, write_json
 from worldmodels.provenance import provenance
 from worldmodels.resources import Meter
 from worldmodels.succession import aside, discard, restore, set_aside
 
 MANIFEST = "manifest.json"
-
-
-@contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` that takes its place when the block ends well.
-
-    A killed process leaves either the old file or the new one. Raises `ArtifactError` when the
-    disk is full or not writable; the temporary file is removed then.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ArtifactError(
-                f"disk full while writing {path}: free some space and run the same command again"
-            ) from error
-        if error.errno in (errno.EACCES, errno.EROFS):
-            raise ArtifactError(f"{path} cannot be written: {error.strerror}") from error
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, allow_nan=True) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file; raises `ArtifactError` naming it when it is missing or damaged."""
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ArtifactError(f"{path} is missing") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}): make it again with fresh=true") from None
-
-
-class JsonLines:
-    """An append-only log of JSON records that survives being cut in the middle of a line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self) -> list[dict[str, Any]]:
-        """All whole records. A torn last line (the process was killed there) is cut off."""
-        if not self.path.exists():
-            return []
-        text = self.path.read_bytes()
-        whole = text[: text.rfind(b"\n") + 1]
-        if len(whole) < len(text):
-            with atomic_path(self.path) as temporary:
-                temporary.write_bytes(whole)
-        try:
-            return [json.loads(line) for line in whole.splitlines()]
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ArtifactError(
-                f"{self.path} is damaged ({error}): start its stage over with fresh=true"
-            ) from None
-
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Append one record and force it to disk."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with self.path.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise ArtifactError(f"{self.path} cannot be written: {error.strerror}") from error
 
 
 def fingerprint_file(path: Path) -> str:

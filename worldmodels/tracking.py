@@ -27,8 +27,8 @@ from rich.progress import Progress as Bars
 from rich.progress import Task as BarTask
 from rich.text import Text
 
-from worldmodels.artifacts import atomic_path
 from worldmodels.errors import ConfigError, install
+from worldmodels.files import atomic_path
 
 console = Console(highlight=False)
 if not console.is_terminal:

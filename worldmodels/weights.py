@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from worldmodels.artifacts import atomic_path
 from worldmodels.errors import ArtifactError
+from worldmodels.files import atomic_path
 
 
 def save(path: Path, tree: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worldmodels.artifacts import read_json
+from worldmodels.files import read_json
 from worldmodels.reporting.charts import Chart
 from worldmodels.reporting.markup import STYLE, charts, data_url, figure, picture, table
 from worldmodels.reporting.parting import Parting

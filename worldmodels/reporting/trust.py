@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from worldmodels.artifacts import read_json
+from worldmodels.files import read_json
 from worldmodels.reporting.charts import Chart, draw
 from worldmodels.reporting.markup import figure, table
 from worldmodels.reporting.parting import Dreamt, Parting

@@ -14,10 +14,11 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agent import Agent, load_agent
-from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays, write_json
+from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.config import Engine, WorldKind
 from worldmodels.data.episodes import write_shard
 from worldmodels.evolution.fitness import Packet, packets
+from worldmodels.files import JsonLines, write_json
 from worldmodels.reporting.scores import (
     IN_ITS_DREAM,
     PAPER_ROWS,
