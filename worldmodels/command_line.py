@@ -11,11 +11,13 @@ from importlib import import_module
 from pathlib import Path
 
 import hydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Sweep
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from worldmodels import __version__, extras, interrupts, limits, shipped
+from worldmodels import __version__, extras, interrupts, limits, shipped, streams
 from worldmodels import config as schema
 from worldmodels.errors import (
     DISTRIBUTION,
@@ -24,6 +26,7 @@ from worldmodels.errors import (
     ConfigError,
     Stopped,
     WorldModelsError,
+    system_error,
 )
 
 MODULES = {schema.Stage.all: "chain"}
@@ -31,6 +34,7 @@ MODULES = {schema.Stage.all: "chain"}
 
 def run_stage(config: schema.Config) -> None:
     """Run one stage of one run."""
+    interrupts.check()  # it may have been asked to stop while it was imported
     if config.stage is schema.Stage.doctor:
         # Without what the other stages load: it is to report what of that is missing.
         from worldmodels.stages import doctor
@@ -64,6 +68,7 @@ def run_stage(config: schema.Config) -> None:
     context = Context(config, Run(data / config.run, base, config.run), published)
     context.check()
     module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
+    interrupts.check()
     with virtual_display(config.display.value, config.env.needs_display):
         module.run(context)
 
@@ -104,27 +109,44 @@ def composition_error(error: HydraException | OmegaConfBaseException) -> str:
     return f"{cause.full_key}: {str(cause).splitlines()[0]}"
 
 
-def explain(error: BaseException) -> int:
+def _group_error(words: list[str]) -> ConfigError | None:
+    """What is wrong with a word like ``vae=5``, which Hydra answers with an error of its own code:
+    a group takes the name of one of its files."""
+    for word in words:
+        group, _, _ = word.partition("=")
+        options = sorted(path.stem for path in (shipped.CONF / group).glob("*.yaml"))
+        if "=" not in word or not options:
+            continue
+        choice = OverridesParser.create().parse_override(word).value()
+        if not isinstance(choice, str | Sweep):
+            return ConfigError(f"{word}: is no name of a group; choose one of {', '.join(options)}")
+    return None
+
+
+def explain(error: Exception) -> int:
     """Say on one line what ended the process; its exit code."""
     if isinstance(error, Stopped):
-        print(f"stopped by {error}: progress is saved, the same command goes on", file=sys.stderr)
-        return EXIT_STOPPED
-    if isinstance(error, KeyboardInterrupt):
-        print("interrupted at once: goes on from the last checkpoint", file=sys.stderr)
+        streams.tell(f"stopped by {error}: progress is saved, the same command goes on")
         return EXIT_STOPPED
     line = str(error)
+    if isinstance(error, BrokenPipeError) and error.filename is None:
+        error.filename = streams.OUTPUT  # of pipes of its own the program catches it
     if isinstance(error, HydraException | OmegaConfBaseException):
         line = composition_error(error)
+    elif isinstance(error, OSError) and error.errno and error.filename is not None:
+        line = system_error(error, os.fsdecode(error.filename))
     elif not isinstance(error, WorldModelsError):
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         line = f"{type(error).__name__}: {line} ({place}; debug=true shows the traceback)"
-    print(f"error: {' '.join(line.split())}", file=sys.stderr)
+    if isinstance(error, OSError) and error.filename == streams.OUTPUT:
+        streams.close_output()  # or it is told of once more
+    streams.tell(f"error: {' '.join(line.split())}")
     return EXIT_ERROR
 
 
-def main() -> int:
-    """The process: its exit codes are in `worldmodels.errors`."""
+def command() -> int:
+    """What the words of the command line ask for; the exit code."""
     if "--version" in sys.argv[1:]:
         print(DISTRIBUTION, __version__)
         return 0
@@ -138,17 +160,14 @@ def main() -> int:
     # Where it cannot write to the home folder it takes a temporary one, and says so in two lines.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     schema.register()
-    interrupts.install()
     try:
         compose()
     except _Escape as escape:
         if escape.debug:
             traceback.print_exception(escape.error)
         return explain(escape.error)
-    except (Exception, KeyboardInterrupt) as error:
+    except (TypeError, ValueError) as error:
+        return explain(_group_error(sys.argv[1:]) or error)
+    except Exception as error:
         return explain(error)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,29 @@
+"""The process: standard streams and signals come before all imports that take time."""
+
+from __future__ import annotations
+
+import sys
+
+from worldmodels import interrupts, streams
+from worldmodels.errors import EXIT_STOPPED
+
+
+def main() -> int:
+    """The process: its exit codes are in `worldmodels.errors`."""
+    streams.open_closed()
+    interrupts.install()
+    code = 1
+    try:
+        from worldmodels.command_line import command
+
+        code = command()
+    except KeyboardInterrupt:
+        streams.tell("interrupted at once: goes on from the last checkpoint")
+        code = EXIT_STOPPED
+    finally:
+        written = streams.flush_output()
+    return code if written or code else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
