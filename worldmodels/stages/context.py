@@ -31,8 +31,9 @@ from worldmodels.devices import choose_device, has_bfloat16
 from worldmodels.envs.controls import Controls, controls_of
 from worldmodels.envs.engines import EnvSpec, make_lanes, prepare, resolve_engine
 from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.files import read_json
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
-from worldmodels.shipped import require_agent
+from worldmodels.shipped import environment_of, require_agent
 from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
 from worldmodels.workers import Heartbeat, Pool
@@ -99,6 +100,7 @@ class Context:
 
     def check(self) -> None:
         """Raise `ConfigError` for what no stage of this command could use, before any begins."""
+        self._check_agent()
         squash = self.config.env.squash
         if squash is not None:
             try:
@@ -110,6 +112,18 @@ class Context:
                 ) from None
         if self.config.stage not in (Stage.inspect, Stage.report):
             choose_device(self.config.device.name)
+
+    def _check_agent(self) -> None:
+        """Raise `ConfigError` where the agent to evaluate was trained for another environment."""
+        if self.config.stage is not Stage.evaluate or self.model is None:
+            return
+        record = read_json(self.model / "agent.json")
+        learned = record.get("env_id") if isinstance(record, dict) else None
+        if isinstance(learned, str) and learned != self.config.env.id:
+            raise ConfigError(
+                f"model={self.config.model}: trained for {learned}, env is {self.config.env.id};"
+                f" add {environment_of(learned)}"
+            )
 
     @property
     def scout(self) -> Run | None:

@@ -47,8 +47,6 @@ def run(context: Context) -> None:
     agent_folder, inputs = context.agent()
     agent = load_agent(agent_folder)
     spec = context.env_spec(config.engine)
-    if agent.wiring.env_id != spec.id:
-        say(f"evaluate: note that the agent was trained for {agent.wiring.env_id}")
     content = context.env_content(spec)
     dreams = _dreams(context)
     with context.begin("evaluate", inputs, (), **content, evaluate=config) as folder:
