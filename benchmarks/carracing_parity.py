@@ -28,12 +28,12 @@ from PIL import Image
 from rich.table import Table
 
 from worldmodels.agent import load_agent
-from worldmodels.artifacts import write_json
 from worldmodels.cores import available_cores
 from worldmodels.envs.carracing.track import draw_track
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.evolution.fitness import fitness
+from worldmodels.files import write_json
 from worldmodels.provenance import provenance
 from worldmodels.tracking import Progress, console
 from worldmodels.workers import Pool

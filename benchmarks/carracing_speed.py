@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from worldmodels.artifacts import write_json
 from worldmodels.cores import available_cores
 from worldmodels.envs.carracing.courses import seeded_course
 from worldmodels.envs.carracing.cuda import usable
 from worldmodels.envs.carracing.simulator import CpuSimulator
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
+from worldmodels.files import write_json
 from worldmodels.provenance import provenance
 from worldmodels.tracking import Progress, console
 

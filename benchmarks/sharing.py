@@ -20,8 +20,8 @@ from pathlib import Path
 import pipeline
 from throughput import measure
 
-from worldmodels.artifacts import write_json
 from worldmodels.cores import available_cores
+from worldmodels.files import write_json
 from worldmodels.provenance import provenance
 from worldmodels.tracking import say
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from worldmodels.artifacts import read_json, write_json
+from worldmodels.files import read_json, write_json
 from worldmodels.provenance import provenance
 from worldmodels.reporting.curve import learning_curve
 from worldmodels.reporting.scores import IN_ITS_DREAM

@@ -19,8 +19,8 @@ import envpool
 import numpy as np
 from scipy import stats
 
-from worldmodels.artifacts import write_json
 from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.files import write_json
 from worldmodels.provenance import provenance
 from worldmodels.tracking import say
 

@@ -24,9 +24,9 @@ import pipeline
 import plain
 from rich.table import Table
 
-from worldmodels.artifacts import write_json
 from worldmodels.cores import available_cores
 from worldmodels.envs.envpool_engine import envpool_has
+from worldmodels.files import write_json
 from worldmodels.provenance import provenance
 from worldmodels.resources import Meter
 from worldmodels.tracking import console, say

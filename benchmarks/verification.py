@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from worldmodels.artifacts import read_json
+from worldmodels.files import read_json
 from worldmodels.tracking import say
 
 READ_BY = {"rollouts": 3, "vae": 3, "rnn": 2, "controller": 1, "evaluate": 1}

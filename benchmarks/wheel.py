@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from worldmodels.agent import load_memory
-from worldmodels.artifacts import write_json
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.engines import EnvSpec, make_lanes, prepare
+from worldmodels.files import write_json
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.provenance import provenance
 from worldmodels.tracking import say

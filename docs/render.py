@@ -25,7 +25,7 @@ from typing import Any
 import tables
 from publish import publish
 
-from worldmodels.artifacts import read_json, write_json
+from worldmodels.files import read_json, write_json
 from worldmodels.reporting.charts import Chart, draw
 from worldmodels.reporting.curve import PAPER_CURVE, Point, learning_curve
 

@@ -17,8 +17,8 @@ Once = Callable[[str, Callable[[Path], None]], Path]
 SIMULATING = {
     f"test_{name}"
     for name in (
-        *("agents", "carracing", "commands", "docs", "envs", "new_environment", "portable"),
-        *("page", "pretrained", "resume"),
+        *("agents", "carracing", "commands", "docs", "envs", "fresh"),
+        *("new_environment", "page", "portable", "pretrained", "resume"),
     )
 }
 """Files whose tests run the compiled simulator."""

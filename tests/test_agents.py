@@ -16,9 +16,9 @@ from hostile_agents import CASES, KEEPING_SHA256, judge, record
 
 from worldmodels.agent import fingerprint as fingerprint_of_agent
 from worldmodels.agent import load_agent, load_first_latents, load_vision, save_agent
-from worldmodels.artifacts import read_json, write_json
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.controls import Controls
+from worldmodels.files import read_json, write_json
 from worldmodels.reporting.scores import IN_ITS_DREAM
 from worldmodels.worlds.collect import NoisyAgent
 from worldmodels.worlds.real import Perception, RealWorld

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldmodels import seeds, weights
-from worldmodels.artifacts import JsonLines, Run, atomic_path
+from worldmodels.artifacts import Run
 from worldmodels.errors import ArtifactError, ConfigError, Stopped
+from worldmodels.files import JsonLines, atomic_path
 from worldmodels.tracking import Tracker, read_metrics
 
 
@@ -33,7 +34,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     path.write_text("old")
-    full = pytest.raises(ArtifactError, match=r"disk full while writing .*weights")
+    full = pytest.raises(
+        ArtifactError, match=r"weights.safetensors: No space left.*free some space"
+    )
     with full, atomic_path(path) as temporary:
         temporary.symlink_to("/dev/full")  # the kernel's own full disk
         with temporary.open("w") as file:
@@ -48,7 +51,7 @@ def test_a_killed_write_leaves_the_old_file(tmp_path: Path) -> None:
     script = f"""
 import time
 from pathlib import Path
-from worldmodels.artifacts import atomic_path
+from worldmodels.files import atomic_path
 with atomic_path(Path({str(path)!r})) as temporary:
     temporary.write_text("half")
     print("writing", flush=True)

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -16,9 +15,9 @@ from command import ALONE, BRIEFLY, CONF, composed, error_line, run, start
 from waiting import HANG_SECONDS, wait_for
 
 from worldmodels.agent import load_agent
-from worldmodels.artifacts import read_json
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
+from worldmodels.files import read_json
 from worldmodels.reporting.curve import learning_curve
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
@@ -266,6 +265,13 @@ def test_step_sizes_fall_as_the_budget_is_used_up(copy: Path) -> None:
         (["stage=scout"], "no scout"),
         (["+scout={vae:{latnt_size:3}}"], "vae.latnt_size: no such key"),
         (["controller.patience=0"], "controller.patience=0: choose 1 to 100000"),
+        (["vae=5"], "vae=5: is no name of a group; choose one of paper"),
+        (["env=[1]"], "env=[1]: is no name of a group; choose one of breakout, carracing,"),
+        (
+            ["stage=evaluate", "model=pretrained/takecover"],
+            "model=pretrained/takecover: trained for vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1,"
+            " env is CarRacing-v3; add env=takecover",
+        ),
         (["run=."], "run=.: give the name of a folder"),
         (["run=../other"], "run=../other: give the name of a folder"),
     ],
@@ -321,61 +327,6 @@ def test_a_damaged_shard_can_be_left_out_by_choice(copy: Path) -> None:
     assert "shard-00001.h5" in done.stdout + done.stderr
 
 
-BAD = ("vae.epochs=4", "vae.learning_rate=1e6", "trainer.checkpoint_seconds=0")
-
-
-def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(copy: Path) -> None:
-    shutil.rmtree(copy / "smoke/vae")
-    line = error_line(run(copy, "stage=vae", "preset=smoke", *BAD))
-    assert "smoke/vae: the loss is" in line
-    assert (copy / "smoke/vae/checkpoint.safetensors").exists()
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (BAD, "the loss is"),
-        (("device=cuda",), "device=cuda"),
-        (("logger=wandb", "logger.mode=sideways"), "logger.mode=sideways"),
-        (("env.squash=[warp,tanh,tanh]",), "env.squash"),
-    ],
-)
-def test_what_cannot_be_made_anew_is_left_as_it_was(
-    copy: Path, words: tuple[str, ...], said: str
-) -> None:
-    if "device=cuda" in words and torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    before = contents(copy / "smoke/vae")
-    assert said in error_line(run(copy, "stage=vae", "preset=smoke", "fresh=true", *words))
-    assert contents(copy / "smoke/vae") == before
-    assert sorted(path.name for path in (copy / "smoke").iterdir()) == sorted(STAGES)
-
-
-def test_killed_while_made_anew_it_is_the_old_or_the_new_as_the_next_command_asks(
-    copy: Path,
-) -> None:
-    vae = copy / "smoke/vae"
-    anew = ("stage=vae", "preset=smoke", "vae.epochs=2", "trainer.checkpoint_seconds=0", ALONE)
-    old = manifest(copy, "vae")["fingerprint"]
-    for number in (1, 3):  # before its manifest is there, and while it trains
-        done = run(copy, *anew, "fresh=true", kill_at_write=number)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        assert run(copy, "stage=vae", "preset=smoke", ALONE).returncode == 0
-        assert manifest(copy, "vae")["fingerprint"] == old
-    assert run(copy, *anew, "fresh=true", kill_at_write=4).returncode == -signal.SIGKILL
-    done = run(copy, *anew)  # goes on with what was begun
-    assert done.returncode == 0, done.stderr
-    new = manifest(copy, "vae")["fingerprint"]
-    assert new != old
-    assert run(copy, *anew, "fresh=true").returncode == 0
-    assert manifest(copy, "vae")["fingerprint"] == new
-    assert sorted(path.name for path in vae.parent.iterdir()) == sorted(STAGES)
-
-
 def test_files_that_no_manifest_accounts_for_are_not_adopted(copy: Path) -> None:
     (copy / "smoke/rollouts/manifest.json").unlink()
     line = error_line(run(copy, "stage=rollouts", "preset=smoke", "rollouts.policy=uniform"))
@@ -412,3 +363,13 @@ def test_nothing_is_drawn_where_there_is_no_terminal(copy: Path) -> None:
     done = run(copy, "stage=inspect", "preset=smoke")
     assert isinstance(done, subprocess.CompletedProcess)
     assert "\x1b" not in done.stdout
+
+
+def test_a_file_where_a_folder_is_needed_is_one_line(copy: Path) -> None:
+    file = copy / "file"
+    file.touch()
+    for data, name in ((file, "smoke"), (copy, "file")):
+        line = error_line(run(data, "stage=rollouts", "preset=smoke", f"run={name}", ALONE))
+        assert str(file) in line
+        assert "a file is where a folder is needed" in line
+    assert file.read_bytes() == b""

@@ -12,7 +12,7 @@ from command import composed
 
 from worldmodels import config as schema
 from worldmodels import limits
-from worldmodels.artifacts import read_json, write_json
+from worldmodels.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,8 +15,8 @@ import pytest
 from command import ALONE, error_line, run
 
 from worldmodels import tracking
-from worldmodels.artifacts import read_json, write_json
 from worldmodels.errors import ArtifactError
+from worldmodels.files import read_json, write_json
 from worldmodels.reporting.page import render
 from worldmodels.reporting.pictures import DreamStrip
 from worldmodels.stages.report import STAGES

@@ -8,7 +8,7 @@ import pytest
 from command import run
 
 from worldmodels import resources
-from worldmodels.artifacts import read_json
+from worldmodels.files import read_json
 from worldmodels.resources import Meter
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from worldmodels.agent import PARTS, fingerprint, load_agent
-from worldmodels.artifacts import read_json
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.errors import install
 from worldmodels.evolution.fitness import Packet
+from worldmodels.files import read_json
 from worldmodels.worlds.recipes import RealRecipe
 
 ROOT = Path(__file__).resolve().parent.parent

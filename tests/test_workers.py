@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from waiting import HANG_SECONDS, wait_for
 
+from worldmodels.channel import PollingEnd, pack
 from worldmodels.errors import WorkerError, WorldModelsError
 from worldmodels.workers import Pool
 
@@ -58,6 +60,35 @@ class HangOnce:
             self.marker.touch()
             time.sleep(1000)
         return "woke"
+
+
+@dataclass(frozen=True)
+class Pid:
+    def __call__(self, tool: str, heartbeat: Heartbeat) -> int:
+        return os.getpid()
+
+
+@dataclass(frozen=True)
+class Large:
+    """More than fits into the buffer of a socket, in both directions."""
+
+    content: bytes
+
+    def __call__(self, tool: str, heartbeat: Heartbeat) -> bytes:
+        return self.content
+
+
+@dataclass(frozen=True)
+class StopsOnce:
+    """Is stopped while it is made, the first time."""
+
+    marker: Path
+
+    def __call__(self) -> str:
+        if not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return "tool"
 
 
 @dataclass(frozen=True)
@@ -108,6 +139,44 @@ def test_a_hung_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
     with Pool(tool, 1, timeout=5) as pool:
         assert pool.map([HangOnce(tmp_path / "hung"), Square(5)]) == ["woke", 25]
         assert pool.replaced == 1
+
+
+def test_large_jobs_and_results_arrive_whole() -> None:
+    jobs = [Large(bytes([n]) * 3_000_000) for n in range(5)]
+    with Pool(tool, 2, timeout=HANG_SECONDS) as pool:
+        assert pool.map(jobs) == [job.content for job in jobs]
+        assert pool.replaced == 0
+
+
+def test_a_worker_that_takes_no_more_of_a_large_job_is_replaced() -> None:
+    large = Large(b"x" * 10_000_000)
+    with Pool(tool, 1, timeout=3) as pool:
+        (worker,) = pool.map([Pid()])
+        os.kill(worker, signal.SIGSTOP)
+        assert pool.map([large]) == [large.content]
+        assert pool.replaced >= 1
+        assert not running(worker)
+
+
+def test_a_worker_that_is_stopped_at_its_start_is_replaced(tmp_path: Path) -> None:
+    with Pool(StopsOnce(tmp_path / "stopped"), 1, timeout=3) as pool:
+        assert pool.map([Square(3)]) == [9]
+        assert pool.replaced >= 1
+
+
+def test_half_a_message_is_no_reason_to_wait() -> None:
+    ours, theirs = socket.socketpair()
+    end = PollingEnd(ours)
+    whole = b"".join(pack(("done", "result")))
+    for byte in whole[:-1]:
+        theirs.send(bytes([byte]))
+        assert end.take() == []
+    theirs.send(whole[-1:] + whole)
+    theirs.close()
+    assert end.take() == [("done", "result")] * 2  # what was said last, and then the end
+    with pytest.raises(EOFError):
+        end.take()
+    end.close()
 
 
 def test_a_job_that_kills_every_worker_ends_the_run_with_its_exit_code() -> None:

@@ -1,154 +1,28 @@
-"""The command: compose the configuration, run the stage, say in one line what went wrong."""
+"""The process: standard streams and signals come before all imports that take time."""
 
 from __future__ import annotations
 
-import logging
-import os
-import re
 import sys
-import traceback
-from importlib import import_module
-from pathlib import Path
 
-import hydra
-from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
-
-from worldmodels import __version__, extras, interrupts, limits, shipped
-from worldmodels import config as schema
-from worldmodels.errors import (
-    DISTRIBUTION,
-    EXIT_ERROR,
-    EXIT_STOPPED,
-    ConfigError,
-    Stopped,
-    WorldModelsError,
-)
-from worldmodels.untrusted import printable
-
-MODULES = {schema.Stage.all: "chain"}
-
-
-def run_stage(config: schema.Config) -> None:
-    """Run one stage of one run."""
-    if config.stage is schema.Stage.doctor:
-        # Without what the other stages load: it is to report what of that is missing.
-        from worldmodels.stages import doctor
-
-        doctor.run(config)
-        return
-    # Imported here, so that --help and a mistyped key answer at once.
-    from worldmodels.artifacts import Run
-    from worldmodels.envs.display import virtual_display
-    from worldmodels.stages.context import Context
-
-    data = Path(config.data)
-    if not config.data:
-        raise ConfigError("data=: give the folder of all runs")
-    parts = Path(config.run).parts
-    if not parts or Path(config.run).is_absolute() or ".." in parts:
-        raise ConfigError(f"run={config.run}: give the name of a folder below {data}")
-    extras.check(config)
-    if config.model is not None:
-        shipped.require_agent("model", config.model)
-    base, published = None, None
-    if config.base is not None:
-        published = shipped.find_agent(config.base)
-        if published is None:
-            base = Run(data / config.base, name=config.base)
-            if not base.root.is_dir():
-                raise ConfigError(
-                    f"base={config.base}: neither a run in {data} nor the folder of an agent;"
-                    f" shipped agents are {', '.join(shipped.agents())}"
-                )
-    context = Context(config, Run(data / config.run, base, config.run), published)
-    context.check()
-    module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
-    with virtual_display(config.display.value, config.env.needs_display):
-        module.run(context)
-
-
-class _Escape(BaseException):
-    """Carries an error past Hydra, which would print lines of its own about an Exception."""
-
-    def __init__(self, error: Exception, debug: bool) -> None:
-        super().__init__()
-        self.error, self.debug = error, debug
-
-
-@hydra.main(version_base="1.3", config_path=str(shipped.CONF), config_name="config")
-def compose(composed: DictConfig) -> None:
-    """What Hydra calls with the composed configuration, once for each job of a sweep."""
-    try:
-        config = OmegaConf.to_object(composed)
-        assert isinstance(config, schema.Config)
-        limits.check(config)
-        run_stage(config)
-    except Exception as error:
-        raise _Escape(error, composed.debug) from error
-
-
-def composition_error(error: HydraException | OmegaConfBaseException) -> str:
-    """What is wrong with a configuration, by the name of its key or group."""
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, option = error.missing_cfg_file.rpartition("/")
-        return f"{group}={option}: choose one of {', '.join(error.options)}"
-    absent = re.fullmatch(r"Additional config directory '(.*)' not found", str(error))
-    if absent:
-        return f"--config-dir {absent[1]}: no such folder; give one with groups like conf/"
-    cause = error.__cause__ if isinstance(error, HydraException) else error
-    if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
-        return str(error)
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        return schema.unknown(cause.full_key)
-    return f"{cause.full_key}: {str(cause).splitlines()[0]}"
-
-
-def explain(error: BaseException) -> int:
-    """Say on one line what ended the process; its exit code."""
-    if isinstance(error, Stopped):
-        print(f"stopped by {error}: progress is saved, the same command goes on", file=sys.stderr)
-        return EXIT_STOPPED
-    if isinstance(error, KeyboardInterrupt):
-        print("interrupted at once: goes on from the last checkpoint", file=sys.stderr)
-        return EXIT_STOPPED
-    line = str(error)
-    if isinstance(error, HydraException | OmegaConfBaseException):
-        line = composition_error(error)
-    elif not isinstance(error, WorldModelsError):
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(last.filename).name}:{last.lineno}"
-        line = f"{type(error).__name__}: {line} ({place}; debug=true shows the traceback)"
-    print(f"error: {printable(' '.join(line.split()))}", file=sys.stderr)
-    return EXIT_ERROR
+from worldmodels import interrupts, streams
+from worldmodels.errors import EXIT_STOPPED
 
 
 def main() -> int:
     """The process: its exit codes are in `worldmodels.errors`."""
-    if "--version" in sys.argv[1:]:
-        print(DISTRIBUTION, __version__)
-        return 0
-    here = str(Path.cwd())
-    if here not in sys.path and not sys.flags.safe_path:
-        # The command `worldmodels` finds an environment's module in the working directory, as
-        # `python -m worldmodels` does.
-        sys.path.append(here)
-    # Hydra would print errors in several lines and exit; raised to here they become one.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    # Where it cannot write to the home folder it takes a temporary one, and says so in two lines.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    schema.register()
+    streams.open_closed()
     interrupts.install()
+    code = 1
     try:
-        compose()
-    except _Escape as escape:
-        if escape.debug:
-            traceback.print_exception(escape.error)
-        return explain(escape.error)
-    except (Exception, KeyboardInterrupt) as error:
-        return explain(error)
-    return 0
+        from worldmodels.command_line import command
+
+        code = command()
+    except KeyboardInterrupt:
+        streams.tell("interrupted at once: goes on from the last checkpoint")
+        code = EXIT_STOPPED
+    finally:
+        written = streams.flush_output()
+    return code if written or code else 1
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from worldmodels import untrusted, weights
-from worldmodels.artifacts import write_json
 from worldmodels.data.latents import FirstLatents
 from worldmodels.errors import ArtifactError
+from worldmodels.files import write_json
 from worldmodels.limits import ACTIONS, LIMITS, Limit
 from worldmodels.models.controller import CHOICE, SQUASHINGS, Head, squashing
 from worldmodels.models.mdnrnn import MDNRNN

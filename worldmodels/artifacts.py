@@ -1,4 +1,4 @@
-"""Run folders and what makes an artifact trustworthy: atomic files, fingerprints, manifests.
+"""Run folders and what makes an artifact trustworthy: fingerprints and manifests.
 
 A run is a folder ``data/<run>`` with one folder a stage. A stage *begins* by stating its
 configuration and the fingerprints of its inputs, and *finishes* by stating the fingerprint of what
@@ -9,102 +9,26 @@ whether the artifact is complete, resumable, or made from something else.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
-import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
+from worldmodels.files import write_json
+from worldmodels.locks import FolderLock
+from worldmodels.manifests import MANIFEST, differences, read_manifest
 from worldmodels.provenance import provenance
 from worldmodels.resources import Meter
-from worldmodels.succession import aside, discard, restore, set_aside
-
-MANIFEST = "manifest.json"
-
-
-@contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` that takes its place when the block ends well.
-
-    A killed process leaves either the old file or the new one. Raises `ArtifactError` when the
-    disk is full or not writable; the temporary file is removed then.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ArtifactError(
-                f"disk full while writing {path}: free some space and run the same command again"
-            ) from error
-        if error.errno in (errno.EACCES, errno.EROFS):
-            raise ArtifactError(f"{path} cannot be written: {error.strerror}") from error
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, allow_nan=True) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file; raises `ArtifactError` naming it when it is missing or damaged."""
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ArtifactError(f"{path} is missing") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}): make it again with fresh=true") from None
-
-
-class JsonLines:
-    """An append-only log of JSON records that survives being cut in the middle of a line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self) -> list[dict[str, Any]]:
-        """All whole records. A torn last line (the process was killed there) is cut off."""
-        if not self.path.exists():
-            return []
-        text = self.path.read_bytes()
-        whole = text[: text.rfind(b"\n") + 1]
-        if len(whole) < len(text):
-            with atomic_path(self.path) as temporary:
-                temporary.write_bytes(whole)
-        try:
-            return [json.loads(line) for line in whole.splitlines()]
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ArtifactError(
-                f"{self.path} is damaged ({error}): start its stage over with fresh=true"
-            ) from None
-
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Append one record and force it to disk."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with self.path.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise ArtifactError(f"{self.path} cannot be written: {error.strerror}") from error
+from worldmodels.succession import aside, discard, restore, resume, set_aside, unfinished
+from worldmodels.tracking import say
 
 
 def fingerprint_file(path: Path) -> str:
@@ -131,8 +55,11 @@ class StageFolder:
 
     As a context it notes, when the stage ends before its work is done, the time that went into it;
     the time of a process that was killed outright is not known and not counted. An error puts back
-    what this folder was to replace (``fresh=true``); where there was nothing, it takes the folder
-    away if nothing was made.
+    what this folder was to replace (``fresh=true``) and keeps the unfinished successor aside; where
+    there was nothing, it takes the folder away if nothing was made.
+
+    `lock` keeps other processes from this folder until the stage ends. A complete artifact that is
+    only read has none.
     """
 
     stage: str
@@ -140,6 +67,7 @@ class StageFolder:
     record: dict[str, Any]
     complete: bool
     unlike: str | None = None
+    lock: FolderLock | None = None
     started: float = field(default_factory=time.monotonic)
     meter: Meter = field(default_factory=Meter)
 
@@ -152,18 +80,53 @@ class StageFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.complete or not self.path.exists():
-            return
+        try:
+            if not self.complete and self.path.exists():
+                self._leave(error)
+        except (ArtifactError, OSError):
+            # Of a disk that is full, this would be the second error, and the first says more.
+            if error is None:
+                raise
+        finally:
+            self._release()
+
+    def hold(self) -> None:
+        """Lock the folder of a complete artifact that is to be changed after all.
+
+        Raises:
+            ArtifactError: another process is at it.
+        """
+        if self.lock is None:
+            self.lock = FolderLock(self.path, self.stage)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Leave a folder whose stage is not complete as the next command is to find it."""
         failed = isinstance(error, Exception) and not isinstance(error, Stopped)
-        if failed and aside(self.path).exists():
-            restore(self.path)
-            return
         alone = [path.name for path in self.path.iterdir()] == [MANIFEST]
+        if failed and aside(self.path).exists():
+            if not alone:
+                with contextlib.suppress(ArtifactError):  # a full disk must not keep the old away
+                    self._note()
+            restore(self.path, keep=not alone)
+            if not alone:
+                say(
+                    f"{self.stage}: the artifact before is back; to go on with the unfinished one,"
+                    " run the same command without fresh=true"
+                )
+            return
         if alone and isinstance(error, WorldModelsError):
             shutil.rmtree(self.path)  # refused before anything was made: nothing is in the way
             return
+        self._note()
+
+    def _note(self) -> None:
         self._count()
         write_json(self.path / MANIFEST, self.record)
+
+    def _release(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
 
     def finish(
         self,
@@ -188,6 +151,7 @@ class StageFolder:
         write_json(self.path / MANIFEST, self.record)
         self.complete = True
         discard(self.path)
+        self._release()
 
     def _count(self) -> None:
         """Add this process's time and memory to what earlier ones used."""
@@ -265,8 +229,7 @@ class Run:
 
     def manifest(self, stage: str) -> dict[str, Any]:
         """The manifest of the finished artifact of `stage`; raises `ArtifactError` if none."""
-        record: dict[str, Any] = read_json(self.locate(stage) / MANIFEST)
-        return record
+        return read_manifest(self.locate(stage))
 
     def fingerprint(self, stage: str) -> str:
         """The fingerprint of the finished artifact of `stage`; raises `ArtifactError` if none."""
@@ -289,13 +252,14 @@ class Run:
             growable: keys that may be raised on an artifact that exists (more of the same), None
                 being more than any number.
             fresh: start over. What is there is kept aside until its successor is finished, and put
-                back where that fails, or where a command killed half way is not repeated.
+                back where that fails, or where a command killed half way is not repeated. The same
+                without `fresh` goes on with an unfinished successor.
             share: where this run has none, the base's artifact of the same configuration and inputs
                 is as good as done here. It is opened in its own folder then.
 
         Raises:
             ArtifactError: the folder holds an artifact of another configuration or other inputs, or
-                files that no manifest accounts for.
+                files that no manifest accounts for; or another process makes it at this time.
         """
         folder = self.folder(stage)
         config = json.loads(json.dumps(config))
@@ -306,59 +270,117 @@ class Run:
             "inputs": dict(inputs),
             **provenance(),
         }
+        if not fresh:
+            done = self._done(stage, record, growable) or self._shared(stage, record, share)
+            if done is not None:
+                return done
+        lock = FolderLock(folder, stage)
+        try:
+            return self._open(stage, record, growable, fresh, share, lock)
+        except BaseException as error:
+            if fresh and isinstance(error, Exception) and aside(folder).exists():
+                with contextlib.suppress(OSError):  # the first error says more
+                    restore(folder, keep=False)
+            lock.release()
+            raise
+
+    def _done(
+        self, stage: str, wanted: dict[str, Any], growable: tuple[str, ...]
+    ) -> StageFolder | None:
+        """The artifact that is wanted, if it is complete: it is not changed, so nobody locks it."""
+        if self._state(stage) != "complete" or aside(self.folder(stage)).exists():
+            return None
+        old = read_manifest(self.folder(stage))
+        if next(differences(old, wanted), None) is not None:
+            return None
+        return StageFolder(stage, self.folder(stage), old, complete=True)
+
+    def _shared(self, stage: str, wanted: dict[str, Any], share: bool) -> StageFolder | None:
+        """The base's artifact, if it is what is wanted and this run has none."""
+        own = self.folder(stage)
+        if not share or self.base is None or not self.base.has(stage):
+            return None
+        if (own / MANIFEST).exists() or _files(own) or aside(own).exists():
+            return None
+        theirs = self.base.manifest(stage)
+        if next(differences(theirs, wanted), None) is not None:
+            return None
+        return StageFolder(stage, self.base.locate(stage), theirs, complete=True)
+
+    def _open(
+        self,
+        stage: str,
+        record: dict[str, Any],
+        growable: tuple[str, ...],
+        fresh: bool,
+        share: bool,
+        lock: FolderLock,
+    ) -> StageFolder:
+        """Open a folder that this process has locked, for work."""
+        folder = self.folder(stage)
         if fresh:
             set_aside(folder)
-        elif aside(folder).exists():
+        else:
             self._settle(stage, record, growable)
         if not (folder / MANIFEST).exists() and _files(folder):
             raise ArtifactError(
                 f"{folder} has {_files(folder)[0]} but no {MANIFEST} to say what made it: move the"
                 " folder away, or make it again with fresh=true"
             )
-        complete = False
         unlike = None
         if (folder / MANIFEST).exists():
-            old = read_json(folder / MANIFEST)
+            old = read_manifest(folder)
             self._refuse_other(stage, old, record, growable)
-            grown = any(old["config"].get(key) != config.get(key) for key in growable)
-            complete = old["state"] == "complete" and not grown
-            if complete:
-                record = old
-            else:
-                used = {key: old[key] for key in ("wall_s", "resources") if key in old}
-                record |= used
+            grown = any(old["config"].get(key) != record["config"].get(key) for key in growable)
+            if old["state"] == "complete" and not grown:  # another process finished it meanwhile
+                lock.release()
+                return StageFolder(stage, folder, old, complete=True)
+            record |= {key: old[key] for key in ("wall_s", "resources") if key in old}
         elif share and not fresh and self.base is not None and self.base.has(stage):
-            theirs, place = self.base.manifest(stage), self.base.locate(stage)
-            difference = next(_differences(theirs, record), None)
-            if difference is None:
-                return StageFolder(stage, place, theirs, complete=True)
-            unlike = f"{place} {difference}"
-        if not complete:
-            write_json(folder / MANIFEST, record)
-        return StageFolder(stage, folder, record, complete, unlike)
+            difference = next(differences(self.base.manifest(stage), record), None)
+            if difference is not None:
+                unlike = f"{self.base.locate(stage)} {difference}"
+        write_json(folder / MANIFEST, record)
+        return StageFolder(stage, folder, record, complete=False, unlike=unlike, lock=lock)
 
     def _state(self, stage: str) -> str | None:
-        path = self.folder(stage) / MANIFEST
-        return str(read_json(path)["state"]) if path.exists() else None
+        folder = self.folder(stage)
+        return str(read_manifest(folder)["state"]) if (folder / MANIFEST).exists() else None
 
     def _settle(self, stage: str, wanted: dict[str, Any], growable: tuple[str, ...]) -> None:
-        """After a kill between an artifact and its successor: keep the one that is wanted."""
+        """Of an artifact and its unfinished successor, put the one that is wanted in its place."""
         folder = self.folder(stage)
-        state = self._state(stage)
-        if state == "complete":
-            discard(folder)
-        elif state is None or any(
-            not (difference.key in growable and difference.grown)
-            for difference in _differences(read_json(folder / MANIFEST), wanted)
+
+        def serves(place: Path) -> bool:
+            return all(
+                difference.key in growable and difference.grown
+                for difference in differences(read_manifest(place), wanted)
+            )
+
+        if aside(folder).exists():  # a process was killed before it had finished the successor
+            state = self._state(stage)
+            if state == "complete":
+                discard(folder)
+            elif state is None:
+                restore(folder, keep=False)
+            elif not serves(folder):
+                restore(folder, keep=True)
+        failed = unfinished(folder)
+        if (
+            (folder / MANIFEST).exists()
+            and (failed / MANIFEST).exists()
+            and not aside(folder).exists()
+            and not serves(folder)
+            and serves(failed)
         ):
-            restore(folder)
+            resume(folder)
 
     def _refuse_other(
         self, stage: str, old: dict[str, Any], new: dict[str, Any], growable: tuple[str, ...]
     ) -> None:
         folder = self.folder(stage)
         mend = "choose another run=<name>, or make it again with fresh=true"
-        for difference in _differences(old, new):
+        for difference in differences(old, new):
             if not (difference.key in growable and difference.grown):
                 raise ArtifactError(f"{folder} {difference}: {mend}")
 
@@ -367,31 +389,3 @@ def _files(folder: Path) -> list[str]:
     """The names in `folder`, if it exists, without those of temporary files."""
     names = sorted(path.name for path in folder.glob("*"))
     return [name for name in names if not name.startswith(".")]
-
-
-class _Difference(NamedTuple):
-    """How an artifact's manifest differs from what is wanted now."""
-
-    part: Literal["inputs", "config"]
-    key: str
-    before: Any
-    now: Any
-
-    @property
-    def grown(self) -> bool:
-        """Whether there is to be more of it."""
-        return self.before is not None and (self.now is None or bool(self.now > self.before))
-
-    def __str__(self) -> str:
-        if self.part == "inputs":
-            return f"was made from another {self.key} ({self.before}, now {self.now})"
-        return f"was made with {self.key}={self.before}, now {self.now}"
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[_Difference]:
-    """How two manifests differ in what determines the artifact, inputs first."""
-    for part in ("inputs", "config"):
-        for key in sorted(set(old[part]) | set(new[part])):
-            before, now = old[part].get(key), new[part].get(key)
-            if before != now:
-                yield _Difference(part, key, before, now)

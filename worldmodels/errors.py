@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 DISTRIBUTION = "worldmodels-gym"
 """What pip installs: on PyPI, ``worldmodels`` and ``world-models`` are other people's packages."""
 
@@ -48,3 +51,27 @@ class WorkerError(WorldModelsError):
 
 class Stopped(Exception):
     """SIGTERM or SIGINT was received and progress is saved; ends with `EXIT_STOPPED`."""
+
+
+_OTHER_FOLDER = "give this user the permission, or choose another data=<folder>"
+_FREE_SPACE = "free some space and run the same command again"
+_REMEDIES = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f) and run the same command again",
+    errno.EROFS: "choose a data=<folder> that can be written",
+    errno.EACCES: _OTHER_FOLDER,
+    errno.EPERM: _OTHER_FOLDER,
+    errno.EEXIST: "a file is where a folder is needed: move it away, or choose another name",
+    errno.ENOTDIR: "a file is where a folder is needed: move it away, or choose another name",
+    errno.EISDIR: "a folder is where a file is needed: move it away",
+    errno.EMFILE: "raise the limit on open files (ulimit -n) and run the same command again",
+    errno.EPIPE: "its reader is gone: redirect it to a file and run the same command again",
+}
+
+
+def system_error(error: OSError, where: object) -> str:
+    """The line of an error of the operating system: ``<where>: <what is wrong>; <what to do>``."""
+    code = error.errno or 0
+    remedy = _REMEDIES.get(code, "run the same command again when that is mended")
+    return f"{where}: {error.strerror or os.strerror(code)}; {remedy}"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from worldmodels.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -21,6 +23,15 @@ PRETRAINED = _HOME / "pretrained"
 def agents() -> list[str]:
     """The trained agents that are shipped, as ``model=`` and ``base=`` name them."""
     return sorted(f"pretrained/{record.parent.name}" for record in PRETRAINED.glob("*/agent.json"))
+
+
+def environment_of(env_id: str) -> str:
+    """The override that chooses an environment: its group where ``conf/env/`` has one."""
+    for path in sorted((CONF / "env").glob("*.yaml")):
+        group = OmegaConf.load(path)
+        if env_id in (OmegaConf.select(group, "env.id"), OmegaConf.select(group, "id")):
+            return f"env={path.stem}"
+    return f"env.id={env_id}"
 
 
 def find_agent(name: str) -> Path | None:

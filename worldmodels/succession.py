@@ -2,9 +2,12 @@
 
     vae                    what is there
     .vae.replaced          what was there, while its successor is being made
+    .vae.unfinished        a successor that failed, once what was there is back in its place
     .vae.<pid>.removed     what is being deleted, under a name that nothing reads
 
-Each step is one rename, so that a process killed anywhere leaves one of these states.
+Each step is one rename, so that a process killed anywhere leaves one of these states. Between the
+two renames of `restore` and of `resume` there is no ``vae``, but both of the others: what was there
+is put back then, and the successor can still be resumed.
 """
 
 from __future__ import annotations
@@ -19,8 +22,13 @@ def aside(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.replaced")
 
 
+def unfinished(folder: Path) -> Path:
+    """Where a failed successor of `folder` is kept."""
+    return folder.with_name(f".{folder.name}.unfinished")
+
+
 def set_aside(folder: Path) -> None:
-    """Make room for a successor of what is in `folder`.
+    """Make room for a successor of what is in `folder`, which begins from nothing.
 
     Where something is kept aside already, an earlier successor was not finished: that one goes.
     """
@@ -28,17 +36,28 @@ def set_aside(folder: Path) -> None:
         remove(folder)
     elif folder.exists():
         folder.rename(aside(folder))
+    remove(unfinished(folder))
 
 
-def restore(folder: Path) -> None:
-    """Put back what was set aside, in the place of a successor that is not wanted any more."""
+def restore(folder: Path, keep: bool) -> None:
+    """Put back what was set aside; `keep` the successor in its place, or delete it."""
+    if keep and folder.exists():
+        remove(unfinished(folder))
+        folder.rename(unfinished(folder))
     remove(folder)
     aside(folder).rename(folder)
 
 
+def resume(folder: Path) -> None:
+    """Go on with the successor that failed: the opposite of `restore` that kept it."""
+    folder.rename(aside(folder))
+    unfinished(folder).rename(folder)
+
+
 def discard(folder: Path) -> None:
-    """Delete what was set aside: its successor is finished."""
+    """Delete what was set aside or failed: the successor is finished."""
     remove(aside(folder))
+    remove(unfinished(folder))
 
 
 def remove(folder: Path) -> None:

@@ -7,9 +7,9 @@ logged after its last checkpoint, so that a resumed run's curves have no echoes.
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
-import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -29,11 +29,28 @@ from rich.progress import Progress as Bars
 from rich.progress import Task as BarTask
 from rich.text import Text
 
-from worldmodels.artifacts import atomic_path
 from worldmodels.errors import ArtifactError, ConfigError, install
+from worldmodels.files import atomic_path, writing
+from worldmodels.streams import OUTPUT
 from worldmodels.untrusted import MEGABYTE, printable, read_bytes
 
-console = Console(highlight=False)
+
+class _Console(Console):
+    """A console whose errors say that they are of standard output."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        try:
+            super().print(*objects, **options)
+            self.file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, OUTPUT) from error
+
+    def on_broken_pipe(self) -> None:
+        """What Rich calls then, and what would end the process without a word."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+console = _Console(highlight=False)
 if not console.is_terminal:
     console.width = 120  # a log file has no width of its own, and 80 columns break tables
 COLUMNS = ("step", "name", "value", "seconds")
@@ -75,7 +92,7 @@ class Tracker:
         """Write what is pending. Call before a checkpoint: rows ahead of it are rewound."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.path.exists()
-        with self.path.open("a", newline="") as file:
+        with writing(self.path), self.path.open("a", newline="") as file:
             writer = csv.writer(file)
             if fresh:
                 writer.writerow(COLUMNS)
@@ -268,4 +285,3 @@ class Progress:
 def say(message: str) -> None:
     """Print one line above any bar; control characters, which a file may hold, as escapes."""
     console.print(printable(message), markup=False, soft_wrap=True)
-    sys.stdout.flush()

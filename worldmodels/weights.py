@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from worldmodels.artifacts import atomic_path
 from worldmodels.errors import ArtifactError
+from worldmodels.files import atomic_path
 from worldmodels.untrusted import MEGABYTE, open_regular, printable
 
 HEADER = 4 * MEGABYTE

@@ -10,21 +10,24 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import selectors
 import signal
+import socket
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
 import psutil
 
 from worldmodels import interrupts
-from worldmodels.errors import WorkerError, WorldModelsError
+from worldmodels.channel import BlockingEnd, PollingEnd
+from worldmodels.errors import WorkerError, WorldModelsError, system_error
 
 ToolT_contra = TypeVar("ToolT_contra", contravariant=True)
 ToolT = TypeVar("ToolT")
@@ -32,8 +35,9 @@ Heartbeat = Callable[[int], None]
 ATTEMPTS = 3
 _BEAT_SECONDS = 0.5
 _CLOSING_SECONDS = 3.0
+_POLL_SECONDS = 0.2
 _STARTING_SECONDS = 600.0
-"""Patience with a worker that has not said a word: its imports may come from a slow file system."""
+"""Patience with a worker that is busy and does not come to its first job."""
 # Read when a library is imported, PyTorch's as well. Numba's pool would raise OpenMP's number for
 # PyTorch too, and threads that wait on each other's cores cost more than half of the throughput.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -51,19 +55,45 @@ class Job(Protocol[ToolT_contra]):
 
 @dataclass
 class _Worker:
+    """A process, and how long it has been silent.
+
+    One that starts cannot report: it imports modules, perhaps from a slow file system, and builds
+    its tool. Until then its computing and reading count as signs of life, which a process that is
+    stopped or waits for ever does not give.
+    """
+
     process: BaseProcess
-    connection: Connection
+    end: PollingEnd
     job: int | None = None
     heard: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic)
     started: bool = False
+    _work: tuple[float, ...] = ()
+    _looked: float = 0.0
+
+    def hang(self, timeout: float) -> str | None:
+        """What shows that this worker hangs, or None."""
+        if self.job is None:
+            return None
+        now = time.monotonic()
+        if not self.started and now - self._looked > _POLL_SECONDS:
+            work, self._looked = _work_of(self.process.pid), now
+            if work != self._work:
+                self._work, self.heard = work, now
+        if now - self.heard > timeout:
+            return f"was silent for {now - self.heard:.0f} s"
+        if not self.started and now - self.began > _STARTING_SECONDS:
+            return f"had not started after {now - self.began:.0f} s"
+        return None
 
     def kill(self) -> None:
         """End the worker, and what it has started: a game may be a process of its own."""
         assert self.process.pid is not None
         _kill_group(self.process.pid)
         self.process.kill()  # should it not have come to lead its group yet
-        self.process.join()
-        self.connection.close()
+        # Not for ever: the kernel cannot end one that waits for a file server that is gone.
+        self.process.join(_CLOSING_SECONDS)
+        self.end.close()
 
 
 class Pool(Generic[ToolT]):
@@ -72,7 +102,8 @@ class Pool(Generic[ToolT]):
     Args:
         setup: builds a worker's tool; must be picklable.
         processes: how many; 0 does the jobs in this process.
-        timeout: seconds of silence after which a busy worker is replaced, once it has started.
+        timeout: seconds of silence after which a busy worker is replaced; one that starts is
+            silent while it neither computes nor reads.
         on_steps: told of the steps that workers report.
     """
 
@@ -88,6 +119,7 @@ class Pool(Generic[ToolT]):
         self._on_steps = on_steps
         self._size = processes
         self._workers: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
         self._tool: ToolT | None = None
         self.replaced = 0
 
@@ -111,20 +143,16 @@ class Pool(Generic[ToolT]):
             for worker in self._workers:
                 if worker.job is None and queue:
                     self._assign(worker, queue.popleft(), jobs)
-            for worker in self._ready():
-                message = self._receive(worker)
-                if message is None:
-                    self._retry(worker, queue, attempts, "died")
-                elif message[0] == "done":
-                    number, worker.job = worker.job, None
-                    done += 1
-                    assert number is not None
-                    yield number, message[1]
-            for worker in self._workers:
-                silent = time.monotonic() - worker.heard
-                patience = self._timeout if worker.started else _STARTING_SECONDS
-                if worker.job is not None and silent > patience:
-                    self._retry(worker, queue, attempts, f"was silent for {silent:.0f} s")
+            results: list[tuple[int, Any]] = []
+            for worker, ready in self._ready():
+                results += self._serve_worker(worker, ready, queue, attempts)
+            # Now, for what they have said since has been read, however long the results below take.
+            for worker in list(self._workers):
+                what = worker.hang(self._timeout)
+                if what is not None:
+                    self._retry(worker, queue, attempts, what)
+            done += len(results)
+            yield from results
 
     def map(self, jobs: Sequence[Job[ToolT]]) -> list[Any]:
         """The results of all jobs, in the order of the jobs."""
@@ -137,7 +165,8 @@ class Pool(Generic[ToolT]):
         """End the workers: they are let close what they have, but not for long."""
         started = [one for worker in self._workers for one in _started_by(worker.process.pid)]
         for worker in self._workers:
-            worker.connection.close()
+            self._selector.unregister(worker.end)
+            worker.end.close()
         patience = time.monotonic() + _CLOSING_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, patience - time.monotonic()))
@@ -166,38 +195,63 @@ class Pool(Generic[ToolT]):
         self._on_steps(steps)
 
     def _start(self) -> _Worker:
-        ours, theirs = _SPAWN.Pipe()
+        ours, theirs = socket.socketpair()
         process = _SPAWN.Process(target=_serve, args=(theirs, self._setup), daemon=False)
-        with _environment(_ONE_THREAD):
+        resource_tracker.ensure_running()  # or the start does it, and unblocks signals
+        with _environment(_ONE_THREAD), _interrupt_blocked():
             process.start()
         theirs.close()
-        return _Worker(process, ours)
+        worker = _Worker(process, PollingEnd(ours))
+        self._selector.register(worker.end, selectors.EVENT_READ, worker)
+        return worker
 
     def _assign(self, worker: _Worker, number: int, jobs: Sequence[Job[ToolT]]) -> None:
         worker.job, worker.heard = number, time.monotonic()
-        # A worker that died while idle is noticed by its closed pipe at the next look.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            worker.connection.send(jobs[number])
+        worker.end.post(jobs[number])
+        self._await(worker)
 
-    def _ready(self) -> list[_Worker]:
-        connections = {worker.connection: worker for worker in self._workers}
-        return [connections[c] for c in wait(list(connections), timeout=0.2)]  # type: ignore[index]
+    def _await(self, worker: _Worker) -> None:
+        """Look out for what the worker says and, while it is to get more, for room for it."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.end.unsent else 0)
+        if self._selector.get_key(worker.end).events != events:
+            self._selector.modify(worker.end, events, worker)
 
-    def _receive(self, worker: _Worker) -> tuple[str, Any] | None:
-        """A worker's message, or None when it is dead; heartbeats are taken note of here."""
+    def _ready(self) -> list[tuple[_Worker, int]]:
+        return [(key.data, ready) for key, ready in self._selector.select(_POLL_SECONDS)]
+
+    def _serve_worker(
+        self, worker: _Worker, ready: int, queue: deque[int], attempts: list[int]
+    ) -> list[tuple[int, Any]]:
+        """Give a worker more of its job, and take what it says; a result, if it has one."""
+        if ready & selectors.EVENT_WRITE:
+            if worker.end.flush():
+                worker.heard = time.monotonic()
+            self._await(worker)
+        if not ready & selectors.EVENT_READ:
+            return []
+        worker.heard = time.monotonic()
         try:
-            kind, content = worker.connection.recv()
-        except (EOFError, ConnectionResetError):
-            return None
-        worker.heard, worker.started = time.monotonic(), True
-        if kind == "beat":
-            self._on_steps(content)
-        elif kind == "error":
-            raise WorkerError(content)
-        return kind, content
+            messages = worker.end.take()
+        except EOFError:
+            self._retry(worker, queue, attempts, "died")
+            return []
+        results = []
+        for kind, content in messages:
+            worker.started = True
+            if kind == "beat":
+                self._on_steps(content)
+            elif kind == "error":
+                raise WorkerError(content)
+            else:
+                assert worker.job is not None
+                results.append((worker.job, content))
+                worker.job = None
+        return results
 
     def _retry(self, worker: _Worker, queue: deque[int], attempts: list[int], what: str) -> None:
         """Replace a worker and put its job back at the head of the queue."""
+        self._selector.unregister(worker.end)
+        self._workers.remove(worker)
         worker.kill()
         self.replaced += 1
         if worker.job is not None:
@@ -206,10 +260,11 @@ class Pool(Generic[ToolT]):
                 raise WorkerError(
                     f"a worker {what} on each of {ATTEMPTS} attempts at job {worker.job} (exit code"
                     f" {worker.process.exitcode}; -9 is often a lack of memory: try fewer"
-                    " workers.processes or env.lanes)"
+                    " workers.processes or env.lanes; silence may be slowness: try a longer"
+                    " workers.timeout)"
                 )
             queue.appendleft(worker.job)
-        self._workers[self._workers.index(worker)] = self._start()
+        self._workers.append(self._start())
 
 
 @contextlib.contextmanager
@@ -227,29 +282,46 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _serve(connection: Connection, setup: Callable[[], Any]) -> None:
-    """The life of a worker: build the tool, then do jobs until the pipe closes."""
+@contextlib.contextmanager
+def _interrupt_blocked() -> Iterator[None]:
+    """Start a child that Ctrl-C, which reaches the whole process group, does not interrupt while it
+    has not come to ignore it. Children inherit the mask."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(theirs: socket.socket, setup: Callable[[], Any]) -> None:
+    """The life of a worker: build the tool, then do jobs until the socket closes."""
     if _GROUPS:
         os.setpgid(0, 0)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    reporter = _Reporter(connection)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    end = BlockingEnd(theirs)
+    reporter = _Reporter(end)
     tool: Any = None
     try:
-        reporter.flush()  # it has started
         tool = setup()
+        reporter.flush()  # it has started
         while True:
-            job = connection.recv()
+            job = end.receive()
             result = job(tool, reporter.beat)
             reporter.flush()
-            connection.send(("done", result))
+            end.send(("done", result))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the pool has closed
     except Exception as error:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            connection.send(("error", _line_of(error)))
+            end.send(("error", _line_of(error)))
     finally:
         if hasattr(tool, "close"):
             tool.close()
@@ -259,6 +331,8 @@ def _line_of(error: Exception) -> str:
     """What the parent says of an error in a worker."""
     if isinstance(error, WorldModelsError):
         return str(error)
+    if isinstance(error, OSError) and error.errno and error.filename is not None:
+        return system_error(error, os.fsdecode(error.filename))
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(last.filename)}:{last.lineno}"
     return f"{type(error).__name__} in a worker ({place}): {error}".replace("\n", " ")
@@ -270,6 +344,16 @@ def _die_with_parent() -> None:
     assert parent is not None
     parent.join()
     _kill_group(os.getpid())
+
+
+def _work_of(pid: int | None) -> tuple[float, ...]:
+    """What a process has computed and read so far, as far as the system tells."""
+    with contextlib.suppress(psutil.Error, OSError):
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        counters = process.io_counters() if hasattr(process, "io_counters") else ()
+        return (*times[:4], *counters)
+    return ()
 
 
 def _kill_group(leader: int) -> None:
@@ -301,8 +385,8 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 class _Reporter:
     """Sends the steps done, at most once in a while."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, end: BlockingEnd) -> None:
+        self._end = end
         self._steps, self._sent = 0, time.monotonic()
 
     def beat(self, steps: int) -> None:
@@ -311,5 +395,5 @@ class _Reporter:
             self.flush()
 
     def flush(self) -> None:
-        self._connection.send(("beat", self._steps))
+        self._end.send(("beat", self._steps))
         self._steps, self._sent = 0, time.monotonic()

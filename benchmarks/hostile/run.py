@@ -30,8 +30,8 @@ import kills
 import values
 from harness import ALONE, SMALL, Bench, Case, run
 
-from worldmodels.artifacts import write_json
 from worldmodels.cores import available_cores
+from worldmodels.files import write_json
 from worldmodels.provenance import provenance
 
 TOPICS: dict[str, Callable[[Bench, Path], Iterator[Case]]] = {

@@ -28,8 +28,8 @@ import h5py
 import hdf5plugin
 import numpy as np
 
-from worldmodels.artifacts import atomic_path
 from worldmodels.errors import DataError
+from worldmodels.files import atomic_path
 
 FORMAT = 1
 # Measured with benchmarks/codecs.py on CarRacing: 16.8 to 1, 0.1 ms for a random frame and 0.6 ms

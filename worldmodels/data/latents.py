@@ -10,8 +10,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from worldmodels.artifacts import atomic_path
 from worldmodels.errors import DataError
+from worldmodels.files import atomic_path
 
 ROWS_A_CHUNK = 256
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agent import Wiring
-from worldmodels.artifacts import JsonLines
 from worldmodels.evolution.directions import Directions
 from worldmodels.evolution.fitness import fitness, wanted_episodes
 from worldmodels.evolution.search import Search
+from worldmodels.files import JsonLines
 from worldmodels.seeds import Purpose
 from worldmodels.tracking import Progress, Tracker, say
 from worldmodels.workers import Heartbeat, Pool

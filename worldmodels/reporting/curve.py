@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from worldmodels.artifacts import JsonLines
+from worldmodels.files import JsonLines
 from worldmodels.tracking import read_metrics
 
 

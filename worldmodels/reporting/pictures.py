@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from worldmodels.artifacts import atomic_path
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents
+from worldmodels.files import atomic_path
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE, to_frames, to_input
 from worldmodels.worlds.dream import DreamWorld

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodels.artifacts import atomic_path
 from worldmodels.errors import ArtifactError
+from worldmodels.files import atomic_path
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 from worldmodels.reporting.pictures import decode

@@ -40,7 +40,7 @@ from worldmodels.envs.engines import (
 )
 from worldmodels.errors import ConfigError
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
-from worldmodels.shipped import require_agent
+from worldmodels.shipped import environment_of, require_agent
 from worldmodels.storage import unwritable
 from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
@@ -108,6 +108,7 @@ class Context:
 
     def check(self) -> None:
         """Raise `ConfigError` for what no stage of this command could use, before any begins."""
+        self._check_agent()
         for part in parts(self.config):
             if part.env.squash is not None:
                 _check_squash(part.env.squash)
@@ -126,6 +127,18 @@ class Context:
                     f"data={self.config.data}: {self.run.root} cannot be written ({reason}); choose"
                     " another folder"
                 )
+
+    def _check_agent(self) -> None:
+        """Raise `ConfigError` where the agent to evaluate was trained for another environment."""
+        if self.config.stage is not Stage.evaluate or self.model is None:
+            return
+        record = untrusted.read_json(self.model / "agent.json", untrusted.MEGABYTE)
+        learned = record.get("env_id") if isinstance(record, dict) else None
+        if isinstance(learned, str) and learned != self.config.env.id:
+            raise ConfigError(
+                f"model={self.config.model}: trained for {learned}, env is {self.config.env.id};"
+                f" add {environment_of(learned)}"
+            )
 
     @property
     def scout(self) -> Run | None:

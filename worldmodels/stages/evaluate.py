@@ -14,10 +14,11 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agent import Agent, load_agent
-from worldmodels.artifacts import JsonLines, StageFolder, fingerprint_arrays, write_json
+from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.config import Engine, WorldKind
 from worldmodels.data.episodes import write_shard
 from worldmodels.evolution.fitness import Packet, packets
+from worldmodels.files import JsonLines, write_json
 from worldmodels.reporting.scores import (
     IN_ITS_DREAM,
     PAPER_ROWS,
@@ -46,8 +47,6 @@ def run(context: Context) -> None:
     agent_folder, inputs = context.agent()
     agent = load_agent(agent_folder)
     spec = context.env_spec(config.engine)
-    if agent.wiring.env_id != spec.id:
-        say(f"evaluate: note that the agent was trained for {agent.wiring.env_id}")
     content = context.env_content(spec)
     dreams = _dreams(context)
     with context.begin("evaluate", inputs, (), **content, evaluate=config) as folder:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worldmodels.artifacts import Run, read_json, write_json
+from worldmodels.artifacts import Run
 from worldmodels.config import ActionSource, changed
+from worldmodels.files import read_json, write_json
 from worldmodels.provenance import provenance
 from worldmodels.reporting.scores import IN_ITS_DREAM, PAPER_ROWS, Score, score_table
 from worldmodels.stages import controller, evaluate, report, rnn, rollouts, vae

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from worldmodels.agent import load_agent, load_memory, load_vision
-from worldmodels.artifacts import Run, atomic_path, fingerprint_file
+from worldmodels.artifacts import Run, fingerprint_file
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ArtifactError
+from worldmodels.files import atomic_path
 from worldmodels.reporting.page import render
 from worldmodels.reporting.parting import Parting, part
 from worldmodels.reporting.pictures import DreamStrip, dream_strip

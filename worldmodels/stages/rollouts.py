@@ -44,6 +44,7 @@ def run(context: Context) -> None:
         if missing and folder.complete:
             say(f"rollouts: {len(missing)} of {len(parts)} shards are gone: collecting them again")
         if missing or not folder.complete:
+            folder.hold()
             _collect(context, folder, driver, recipe, missing)
 
 

@@ -1,0 +1,140 @@
+"""Files that a killed process cannot leave half-written, and JSON in them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from worldmodels.errors import ArtifactError, system_error
+
+_JSON_BYTES = 64 * 2**20
+"""No JSON file of this program comes near; a larger one is refused before it is in memory."""
+_LINES_BYTES = 2**30
+"""The same for a log: the longest search of the paper writes 40 MB."""
+
+
+@contextlib.contextmanager
+def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Raise an `OSError` of the block as an `ArtifactError` of one line about `path`.
+
+    One that names another file (of those that are read meanwhile) passes as it is. A write to an
+    open file names none: that is why the block has to say what it writes.
+    """
+    try:
+        yield
+    except OSError as error:
+        ours = (None, str(path), str(temporary), str(path.parent))
+        named = None if error.filename is None else os.fspath(error.filename)
+        if error.errno is None or named not in ours:
+            raise
+        where = path.parent if named == str(path.parent) else path
+        raise ArtifactError(system_error(error, where)) from error
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` that takes its place when the block ends well.
+
+    A killed process leaves either the old file or the new one. Raises `ArtifactError` when the
+    system refuses (a full disk or quota, a limit on file sizes, a folder that is not writable);
+    the temporary file is removed then.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path, temporary):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            with contextlib.suppress(OSError):  # not to hide what went wrong before
+                temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, allow_nan=True) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ArtifactError: it is missing, unreadable, damaged, too large, or nested too deeply.
+    """
+    try:
+        return json.loads(_content(path, _JSON_BYTES))
+    except (ValueError, RecursionError) as error:  # bytes, syntax, or a number of 5,000 digits
+        raise ArtifactError(
+            f"{path}: is damaged ({error}); make it again with fresh=true"
+        ) from None
+
+
+def _content(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes; raises `ArtifactError`."""
+    try:
+        # A pipe that nobody writes to would block open().
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ArtifactError(f"{path}: is not a regular file; move it away")
+            content = file.read(limit + 1)
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} is missing") from None
+    except OSError as error:
+        raise ArtifactError(system_error(error, path)) from error
+    if len(content) > limit:
+        raise ArtifactError(
+            f"{path}: is larger than the {limit:,} bytes that are read of such a file; move it away"
+        )
+    return content
+
+
+class JsonLines:
+    """An append-only log of JSON records that survives being cut in the middle of a line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole records. A torn last line (the process was killed there) is cut off."""
+        if not self.path.exists():
+            return []
+        text = _content(self.path, _LINES_BYTES)
+        whole = text[: text.rfind(b"\n") + 1]
+        if len(whole) < len(text):
+            with atomic_path(self.path) as temporary:
+                temporary.write_bytes(whole)
+        try:
+            records = [json.loads(line) for line in whole.splitlines()]
+            if not all(isinstance(record, dict) for record in records):
+                raise ValueError("a line is no JSON object")
+        except (ValueError, RecursionError) as error:
+            raise ArtifactError(
+                f"{self.path}: is damaged ({error}); start its stage over with fresh=true"
+            ) from None
+        return records
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Append one record and force it to disk; a write that fails leaves the log as it was."""
+        line = (json.dumps(record) + "\n").encode()
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Without a buffer, which would try to write once more when the file is closed.
+            with self.path.open("ab", buffering=0) as file:
+                end = file.seek(0, os.SEEK_END)
+                try:
+                    written = 0
+                    while written < len(line):
+                        written += file.write(line[written:])
+                    os.fsync(file.fileno())
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(file.fileno(), end)
+                    raise

@@ -1,0 +1,95 @@
+"""The manifest of a stage folder: what one has to look like, and how two of them differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, NamedTuple
+
+from worldmodels.errors import ArtifactError
+from worldmodels.files import read_json
+
+MANIFEST = "manifest.json"
+_PARTS: dict[str, tuple[type | UnionType, bool]] = {
+    "state": (str, True),
+    "config": (dict, True),
+    "inputs": (dict, True),
+    "fingerprint": (str, False),
+    "summary": (dict, False),
+    "throughput": (dict, False),
+    "resources": (dict, False),
+    "wall_s": (int | float, False),
+}
+"""Parts of a manifest: the type, and whether an unfinished one has it as well."""
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest in `folder`, its parts of the types that every reader relies on.
+
+    Raises:
+        ArtifactError: it is missing or damaged, or not what a stage writes.
+    """
+    path = folder / MANIFEST
+    fault = _fault(record := read_json(path))
+    if fault is not None:
+        raise ArtifactError(
+            f"{path}: {fault}; move the folder away, or make it again with fresh=true"
+        )
+    found: dict[str, Any] = record
+    return found
+
+
+def _fault(record: Any) -> str | None:
+    """Why `record` is no manifest, or None."""
+    if not isinstance(record, dict):
+        return "is no JSON object"
+    complete = record.get("state") == "complete"
+    for key, (kind, always) in _PARTS.items():
+        needed = always or (complete and key in ("fingerprint", "summary"))
+        if key not in record and needed:
+            return f"{key} is missing"
+        if key in record and not isinstance(record[key], kind):
+            return f"{key} is of a wrong type"
+    if record["state"] not in ("running", "complete"):
+        return "state is neither running nor complete"
+    if not all(isinstance(value, str) for value in record["inputs"].values()):
+        return "inputs are not all fingerprints"
+    used = record.get("resources", {"cpu_s": 0.0, "peak_bytes": {}})
+    peaks = used.get("peak_bytes")
+    numbers = [used.get("cpu_s"), *record.get("throughput", {}).values()]
+    numbers += peaks.values() if isinstance(peaks, dict) else [None]
+    if not all(isinstance(number, int | float) for number in numbers):
+        return "resources or throughput are not all numbers"
+    return None
+
+
+class Difference(NamedTuple):
+    """How an artifact's manifest differs from what is wanted now."""
+
+    part: Literal["inputs", "config"]
+    key: str
+    before: Any
+    now: Any
+
+    @property
+    def grown(self) -> bool:
+        """Whether there is to be more of it."""
+        if self.before is None or self.now is None:
+            return self.before is not None
+        numbers = isinstance(self.before, int | float) and isinstance(self.now, int | float)
+        return numbers and bool(self.now > self.before)
+
+    def __str__(self) -> str:
+        if self.part == "inputs":
+            return f"was made from another {self.key} ({self.before}, now {self.now})"
+        return f"was made with {self.key}={self.before}, now {self.now}"
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
+    """How two manifests differ in what determines the artifact, inputs first."""
+    for part in ("inputs", "config"):
+        for key in sorted(set(old[part]) | set(new[part])):
+            before, now = old[part].get(key), new[part].get(key)
+            if before != now:
+                yield Difference(part, key, before, now)
