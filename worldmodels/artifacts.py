@@ -12,7 +12,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,11 +22,10 @@ import numpy as np
 
 from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
 from worldmodels.files import read_json, write_json
+from worldmodels.integrity import MANIFEST, origin, sha256_of
 from worldmodels.provenance import provenance
 from worldmodels.resources import Meter
 from worldmodels.succession import aside, discard, restore, set_aside
-
-MANIFEST = "manifest.json"
 
 
 def fingerprint_file(path: Path) -> str:
@@ -92,6 +91,7 @@ class StageFolder:
         fingerprint: str,
         throughput: Mapping[str, float] | None = None,
         summary: Mapping[str, Any] | None = None,
+        files: Iterable[str] = (),
     ) -> None:
         """Mark the artifact complete.
 
@@ -99,6 +99,7 @@ class StageFolder:
             fingerprint: of the content, so that equal artifacts have equal fingerprints.
             throughput: rates by unit, for example ``{"images/s": 1500.0}``.
             summary: results worth reading without opening the artifact.
+            files: names of those that later stages read, whose SHA-256 the manifest is to hold.
         """
         self._count()
         self.record |= {
@@ -106,10 +107,22 @@ class StageFolder:
             "fingerprint": fingerprint,
             "throughput": dict(throughput or {}) or self.record.get("throughput", {}),
             "summary": dict(summary or {}),
+            "files": sha256_of(self.path, files),
         }
         write_json(self.path / MANIFEST, self.record)
         self.complete = True
         discard(self.path)
+
+    def keep(self, files: Mapping[str, str]) -> None:
+        """Note that of the files that later stages read there are `files`, and not yet all.
+
+        Args:
+            files: SHA-256 by name.
+        """
+        if self.complete or self.record.get("files", {}) != files:
+            self.record |= {"state": "running", "files": dict(files)}
+            write_json(self.path / MANIFEST, self.record)
+        self.complete = False
 
     def _count(self) -> None:
         """Add this process's time and memory to what earlier ones used."""
@@ -226,6 +239,7 @@ class Run:
             "state": "running",
             "config": config,
             "inputs": dict(inputs),
+            "made_by": origin(stage, config, inputs, growable),
             **provenance(),
         }
         if fresh:
@@ -247,7 +261,7 @@ class Run:
             if complete:
                 record = old
             else:
-                used = {key: old[key] for key in ("wall_s", "resources") if key in old}
+                used = {key: old[key] for key in ("wall_s", "resources", "files") if key in old}
                 record |= used
         elif share and not fresh and self.base is not None and self.base.has(stage):
             theirs, place = self.base.manifest(stage), self.base.locate(stage)
