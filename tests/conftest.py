@@ -18,7 +18,7 @@ SIMULATING = {
     f"test_{name}"
     for name in (
         *("agents", "carracing", "commands", "docs", "envs", "new_environment", "portable"),
-        *("pretrained", "resume"),
+        *("pretrained", "resume", "integrity"),
     )
 }
 """Files whose tests run the compiled simulator."""
