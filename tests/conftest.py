@@ -17,7 +17,7 @@ Once = Callable[[str, Callable[[Path], None]], Path]
 SIMULATING = {
     f"test_{name}"
     for name in (
-        *("agents", "carracing", "commands", "docs", "envs", "fresh"),
+        *("agents", "carracing", "commands", "docs", "envs", "fresh", "integrity"),
         *("new_environment", "page", "portable", "pretrained", "resume"),
     )
 }

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from worldmodels.data.episodes import Episode, EpisodeSet, Shard, write_shard
+from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.frames import FrameBatches
 from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
 from worldmodels.data.prefetch import prefetch
 from worldmodels.data.sequences import SequenceBatch, SequenceBatches
+from worldmodels.data.shards import Episode, Shard, write_shard
 from worldmodels.errors import DataError
 
 FEW = settings(

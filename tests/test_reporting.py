@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from worldmodels import tracking
-from worldmodels.data.episodes import Episode, EpisodeSet, write_shard
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.shards import Episode, write_shard
 from worldmodels.envs.engines import EnvSpec, make_lanes
 from worldmodels.models.controller import Head
 from worldmodels.models.mdnrnn import MDNRNN

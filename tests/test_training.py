@@ -8,7 +8,8 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 
-from worldmodels.data.episodes import Episode, EpisodeSet, write_shard
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.shards import Episode, write_shard
 from worldmodels.models.vae import ConvVAE
 from worldmodels.tracking import Tracker
 from worldmodels.training.fit import FitOptions, FitResult, fit

@@ -13,7 +13,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ import numpy as np
 
 from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
 from worldmodels.files import write_json
+from worldmodels.integrity import origin, sha256_of
 from worldmodels.locks import FolderLock
 from worldmodels.manifests import MANIFEST, differences, read_manifest
 from worldmodels.provenance import provenance
@@ -133,6 +134,7 @@ class StageFolder:
         fingerprint: str,
         throughput: Mapping[str, float] | None = None,
         summary: Mapping[str, Any] | None = None,
+        files: Iterable[str] = (),
     ) -> None:
         """Mark the artifact complete.
 
@@ -140,6 +142,7 @@ class StageFolder:
             fingerprint: of the content, so that equal artifacts have equal fingerprints.
             throughput: rates by unit, for example ``{"images/s": 1500.0}``.
             summary: results worth reading without opening the artifact.
+            files: names of those that later stages read, whose SHA-256 the manifest is to hold.
         """
         self._count()
         self.record |= {
@@ -147,11 +150,23 @@ class StageFolder:
             "fingerprint": fingerprint,
             "throughput": dict(throughput or {}) or self.record.get("throughput", {}),
             "summary": dict(summary or {}),
+            "files": sha256_of(self.path, files),
         }
         write_json(self.path / MANIFEST, self.record)
         self.complete = True
         discard(self.path)
         self._release()
+
+    def keep(self, files: Mapping[str, str]) -> None:
+        """Note that of the files that later stages read there are `files`, and not yet all.
+
+        Args:
+            files: SHA-256 by name.
+        """
+        if self.complete or self.record.get("files", {}) != files:
+            self.record |= {"state": "running", "files": dict(files)}
+            write_json(self.path / MANIFEST, self.record)
+        self.complete = False
 
     def _count(self) -> None:
         """Add this process's time and memory to what earlier ones used."""
@@ -268,6 +283,7 @@ class Run:
             "state": "running",
             "config": config,
             "inputs": dict(inputs),
+            "made_by": origin(stage, config, inputs, growable),
             **provenance(),
         }
         if not fresh:
@@ -335,7 +351,7 @@ class Run:
             if old["state"] == "complete" and not grown:  # another process finished it meanwhile
                 lock.release()
                 return StageFolder(stage, folder, old, complete=True)
-            record |= {key: old[key] for key in ("wall_s", "resources") if key in old}
+            record |= {key: old[key] for key in ("wall_s", "resources", "files") if key in old}
         elif share and not fresh and self.base is not None and self.base.has(stage):
             difference = next(differences(self.base.manifest(stage), record), None)
             if difference is not None:

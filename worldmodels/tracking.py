@@ -1,6 +1,7 @@
 """Metrics to CSV, TensorBoard and W&B, and progress bars.
 
-The CSV is tidy, one value a line: ``step,name,value,seconds``. `rewind` drops what a killed process
+The CSV is tidy, one value a line: ``step,name,value,seconds,made_by``, the last being the hash of
+the configuration and inputs that the stage's manifest has too. `rewind` drops what a killed process
 logged after its last checkpoint, so that a resumed run's curves have no echoes.
 """
 
@@ -31,6 +32,7 @@ from rich.text import Text
 
 from worldmodels.errors import ArtifactError, ConfigError, install
 from worldmodels.files import atomic_path, writing
+from worldmodels.integrity import require_made_by
 from worldmodels.streams import OUTPUT
 from worldmodels.untrusted import MEGABYTE, printable, read_bytes
 
@@ -53,7 +55,7 @@ class _Console(Console):
 console = _Console(highlight=False)
 if not console.is_terminal:
     console.width = 120  # a log file has no width of its own, and 80 columns break tables
-COLUMNS = ("step", "name", "value", "seconds")
+COLUMNS = ("step", "name", "value", "seconds", "made_by")
 METRICS_BYTES = 256 * MEGABYTE
 Row = tuple[int, str, float, float]
 """Of a metrics file: step, name, value, seconds of work up to then."""
@@ -74,9 +76,10 @@ class Sink(Protocol):
 class Tracker:
     """The metrics of one stage: ``metrics.csv`` in its folder, and one more sink by choice."""
 
-    def __init__(self, path: Path, sink: Sink | None = None) -> None:
+    def __init__(self, path: Path, sink: Sink | None = None, made_by: str = "") -> None:
         self.path = path
         self._sink = sink
+        self._made_by = made_by
         self._pending: list[Row] = []
         self._offset = 0.0
         self._started = time.monotonic()
@@ -96,11 +99,15 @@ class Tracker:
             writer = csv.writer(file)
             if fresh:
                 writer.writerow(COLUMNS)
-            writer.writerows(self._pending)
+            writer.writerows((*row, self._made_by) for row in self._pending)
         self._pending = []
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after `step`, when work resumes from there."""
+        """Forget what was logged after `step`, when work resumes from there.
+
+        Raises `ArtifactError` where something else than this stage made the file.
+        """
+        require_made_by(self.path, _made_by(self.path), self._made_by)
         rows = [row for row in read_metrics(self.path) if row[0] <= step]
         self._pending = []
         self._offset = max((row[3] for row in rows), default=0.0)
@@ -110,7 +117,7 @@ class Tracker:
         with atomic_path(self.path) as temporary, temporary.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
-            writer.writerows(rows)
+            writer.writerows((*row, self._made_by) for row in rows)
 
     def close(self) -> None:
         """Write what is pending and end the sink."""
@@ -160,6 +167,15 @@ def read_metrics(path: Path) -> list[Row]:
             f"{path}: is no file of metrics ({error}); run its stage again with fresh=true"
         ) from None
     return rows
+
+
+def _made_by(path: Path) -> set[str | None]:
+    """What the whole rows of a metrics file say that they were made by."""
+    if not path.exists():
+        return set()
+    with path.open(newline="") as file:
+        lines = [line for line in file if line.endswith("\n")]
+    return {row.get("made_by") for row in csv.DictReader(lines)}
 
 
 class _TensorBoard:

@@ -1,17 +1,27 @@
 """Encoded episodes: what V makes of each frame, as mean and log-variance, so that z can be drawn
-anew each time. The timeline is that of ``episodes.py`` with latents for frames."""
+anew each time. The timeline is that of ``shards.py`` with latents for frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from worldmodels.errors import DataError
-from worldmodels.files import atomic_path
+from worldmodels.data.hdf5 import (
+    LARGEST_EPISODE,
+    Column,
+    OpenFiles,
+    check_lengths,
+    check_rows,
+    finite,
+    open_checked,
+    writing,
+)
+from worldmodels.integrity import Listed, reading, require_made_by
 
 ROWS_A_CHUNK = 256
 
@@ -46,22 +56,36 @@ class FirstLatents:
 
 
 _ROWS = ("mean", "logvar", "actions", "rewards", "terminated")
+_COLUMNS = {
+    "mean": Column(np.float32, 2),
+    "logvar": Column(np.float32, 2),
+    "actions": Column(np.float32, 2),
+    "rewards": Column(np.float32, 1),
+    "terminated": Column(np.bool_, 1),
+    "lengths": Column(np.int64, 1),
+    "seeds": Column(np.int64, 1),
+}
+_MEND = "run stage=rnn again with fresh=true"
 
 
 def write_latents(
     path: Path, encoded: Iterable[EncodedEpisode], attrs: Mapping[str, str | int | float]
 ) -> None:
-    """Write encoded episodes as they come, atomically; one episode is in memory at a time."""
+    """Write encoded episodes as they come, atomically; one episode is in memory at a time.
+
+    Raises `ArtifactError` for a disk that is full or not writable, after the episode that met it.
+    """
     lengths, seeds = [], []
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    with writing(path) as output:
         for episode in encoded:
             for name in _ROWS:
-                _append(file, name, getattr(episode, name))
+                _append(output.file, name, getattr(episode, name))
             lengths.append(len(episode.actions))
             seeds.append(episode.seed)
-        file["lengths"] = np.array(lengths, np.int64)
-        file["seeds"] = np.array(seeds, np.int64)
-        file.attrs.update(attrs)
+            output.check()
+        output.file["lengths"] = np.array(lengths, np.int64)
+        output.file["seeds"] = np.array(seeds, np.int64)
+        output.file.attrs.update(attrs)
 
 
 def _append(file: h5py.File, name: str, rows: np.ndarray) -> None:
@@ -83,21 +107,29 @@ def _append(file: h5py.File, name: str, rows: np.ndarray) -> None:
 class LatentSet:
     """A file of encoded episodes, read lazily.
 
+    Args:
+        file: as its manifest lists it, or the path of one that none does.
+
     Raises:
-        DataError: the file is missing, truncated or damaged.
+        DataError: the file is missing, truncated, damaged or something else; at reading also for a
+            number that is not finite.
+        ArtifactError: it cannot be read, or was made by something else than its manifest says.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._file = h5py.File(path, "r")
-            self.lengths: np.ndarray = self._file["lengths"][:]
-            self.seeds: np.ndarray = self._file["seeds"][:]
-            self.latent_size = int(self._file["mean"].shape[1])
-            self.action_size = int(self._file["actions"].shape[1])
-        except (OSError, KeyError) as error:
-            raise self._damaged(error) from error
-        self.attrs = dict(self._file.attrs)
+    def __init__(self, file: Listed | Path) -> None:
+        self._listed = Listed(file, mend=_MEND) if isinstance(file, Path) else file
+        self._files = OpenFiles(1)
+        self.path = self._listed.path
+        open_checked(self._listed, _COLUMNS, self._files)
+        with self._open() as opened:
+            self.lengths: np.ndarray = check_lengths(opened["lengths"])
+            self.latent_size = int(opened["mean"].shape[1])
+            self.action_size = int(opened["actions"].shape[1])
+            self.attrs = dict(opened.attrs)
+            self._check_shapes(opened)
+            self.seeds: np.ndarray = opened["seeds"][:]
+        if self._listed.made_by is not None:
+            require_made_by(self.path, [self.attrs.get("made_by")], self._listed.made_by)
         self._first_frame = np.concatenate([[0], np.cumsum(self.lengths + 1)])
         self._first_step = np.concatenate([[0], np.cumsum(self.lengths)])
 
@@ -107,17 +139,15 @@ class LatentSet:
         step = int(self._first_step[index])
         frames = slice(frame + start, frame + stop + 1)
         steps = slice(step + start, step + stop)
-        try:
+        with self._open() as file:
             return EncodedEpisode(
-                mean=self._file["mean"][frames],
-                logvar=self._file["logvar"][frames],
-                actions=self._file["actions"][steps],
-                rewards=self._file["rewards"][steps],
-                terminated=self._file["terminated"][steps],
+                mean=finite("mean", file["mean"][frames]),
+                logvar=finite("logvar", file["logvar"][frames]),
+                actions=finite("actions", file["actions"][steps]),
+                rewards=finite("rewards", file["rewards"][steps]),
+                terminated=file["terminated"][steps],
                 seed=int(self.seeds[index]),
             )
-        except OSError as error:
-            raise self._damaged(error) from error
 
     def episode(self, index: int) -> EncodedEpisode:
         """Episode `index`."""
@@ -126,11 +156,23 @@ class LatentSet:
     def first_latents(self) -> FirstLatents:
         """Of each episode."""
         rows = self._first_frame[:-1]
-        try:
-            return FirstLatents(self._file["mean"][rows], self._file["logvar"][rows])
-        except OSError as error:
-            raise self._damaged(error) from error
+        with self._open() as file:
+            return FirstLatents(
+                finite("mean", file["mean"][rows]), finite("logvar", file["logvar"][rows])
+            )
 
-    def _damaged(self, error: Exception) -> DataError:
-        line = " ".join(str(error).split())
-        return DataError(f"{self.path} is damaged ({line}); delete it and run stage=rnn again")
+    def _check_shapes(self, file: h5py.File) -> None:
+        steps, episodes = int(self.lengths.sum()), len(self.lengths)
+        rows = dict.fromkeys(("mean", "logvar"), steps + episodes)
+        rows |= dict.fromkeys(("actions", "rewards", "terminated"), steps)
+        check_rows(file, rows | {"seeds": episodes})
+        if file["logvar"].shape != file["mean"].shape:
+            raise ValueError(f"mean is {file['mean'].shape}, logvar {file['logvar'].shape}")
+        largest = int(self.lengths.max() + 1) * self.latent_size * 4
+        if largest > LARGEST_EPISODE:
+            raise ValueError(f"it has an episode of {largest:,} bytes")
+
+    @contextmanager
+    def _open(self) -> Iterator[h5py.File]:
+        with reading(self.path, self._listed.mend), self._files.lend(self.path) as file:
+            yield file

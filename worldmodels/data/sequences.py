@@ -11,7 +11,7 @@ from worldmodels.data.latents import LatentSet
 
 
 class SequenceBatch(NamedTuple):
-    """B rows of L steps; padding is zeros. The timeline is drawn in ``episodes.py``."""
+    """B rows of L steps; padding is zeros. The timeline is drawn in ``shards.py``."""
 
     mean: np.ndarray  # (B, L + 1, Z) float32
     logvar: np.ndarray  # (B, L + 1, Z) float32

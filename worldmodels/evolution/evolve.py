@@ -21,6 +21,7 @@ from worldmodels.evolution.directions import Directions
 from worldmodels.evolution.fitness import fitness, wanted_episodes
 from worldmodels.evolution.search import Search
 from worldmodels.files import JsonLines
+from worldmodels.integrity import require_made_by
 from worldmodels.seeds import Purpose
 from worldmodels.tracking import Progress, Tracker, say
 from worldmodels.workers import Heartbeat, Pool
@@ -51,6 +52,7 @@ class EvolveOptions:
         lanes: fewest and most in a packet; between them a quarter of the generation, so that there
             are packets for several cores, whatever the number of workers.
         seed: of the episodes.
+        made_by: hash of configuration and inputs, which the logs have to have been made with.
     """
 
     generations: int
@@ -65,6 +67,7 @@ class EvolveOptions:
     select_episodes: int
     lanes: tuple[int, int]
     seed: int
+    made_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def evolve(
         tracker: of the metrics.
 
     Raises:
-        ArtifactError: a log is damaged.
+        ArtifactError: a log is damaged, or was made by something else.
         Stopped: the process was asked to stop; the generations that were played are logged.
     """
     loop = _Loop(search, directions, wiring, folder, options, tracker)
@@ -136,8 +139,11 @@ class _Loop:
 
     def run(self, open_pool: Callable[[Heartbeat], Pool[World]]) -> None:
         """Tell again what is logged, then play the generations that are missing."""
-        records = self.log.read()
-        selected = {record["generation"] for record in self.selection.read()}
+        records, judged = self.log.read(), self.selection.read()
+        for log, lines in ((self.log, records), (self.selection, judged)):
+            found = (record.get("made_by") for record in lines)
+            require_made_by(log.path, found, self.options.made_by)
+        selected = {record["generation"] for record in judged}
         total = self.options.budget or self.options.generations
         done = sum(self._counted(record["steps"]) for record in records)
         unit = "steps" if self.options.budget else "generations"
@@ -214,6 +220,7 @@ class _Loop:
                 "next_episodes": self.episodes,
                 "steps": steps,
                 "seconds": round(seconds, 3),
+                "made_by": self.options.made_by,
             }
         )
         values = {"mean": scores.mean(), "best": scores.max(), "worst": scores.min()}
@@ -265,6 +272,7 @@ class _Loop:
                 "score": float(scores[better]),
                 "which": ("mean", "best")[better],
                 "parameters": finalists[better].tolist(),
+                "made_by": options.made_by,
             }
         )
         self.tracker.log(

@@ -1,7 +1,7 @@
 """M: the mixture-density LSTM that predicts (paper, appendix A.2).
 
 The transition it models is (z_t, a_t) -> z_{t+1}, r_t, terminated_t, where r_t and terminated_t are
-what the environment answers to a_t (the timeline is drawn in ``worldmodels/data/episodes.py``).
+what the environment answers to a_t (the timeline is drawn in ``worldmodels/data/shards.py``).
 """
 
 from __future__ import annotations

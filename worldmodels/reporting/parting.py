@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodels.data.episodes import Episode, EpisodeSet
+from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents
+from worldmodels.data.shards import Episode
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE, to_input
 from worldmodels.reporting.pictures import COLUMNS, STRIDE, decode, rows_of

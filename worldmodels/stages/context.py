@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from worldmodels import extras
+from worldmodels import extras, untrusted
 from worldmodels.agent import Wiring, load_memory, load_vision, part_fingerprint
 from worldmodels.agent import fingerprint as agent_fingerprint
 from worldmodels.artifacts import Run, StageFolder
@@ -39,6 +39,7 @@ from worldmodels.envs.engines import (
     resolve_engine,
 )
 from worldmodels.errors import ConfigError
+from worldmodels.integrity import Listed, entry, listed, verified, verify
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
 from worldmodels.shipped import environment_of, require_agent
 from worldmodels.storage import unwritable
@@ -59,14 +60,14 @@ class Models:
         vision: file of V.
         memory: file of M.
         inputs: their fingerprints, by name.
-        latents: file of the episodes that M learned from, where there is one.
+        latents: file of the episodes that M learned from, where there is one; not yet verified.
         directions: file of the directions in which an agent's own C was found.
     """
 
     vision: Path
     memory: Path
     inputs: dict[str, str]
-    latents: Path | None = None
+    latents: Listed | None = None
     directions: Path | None = None
 
 
@@ -80,6 +81,17 @@ class Previous(NamedTuple):
 
     path: Path
     fingerprint: str
+
+
+def agent_of(run: Run) -> Path:
+    """The folder of the agent that a run's controller stage made, its files verified.
+
+    Raises `ArtifactError` where the stage is not finished, or a file is damaged.
+    """
+    folder = run.locate("controller")
+    for file in listed(folder, "agent/*"):
+        verify(file)
+    return folder / "agent"
 
 
 @dataclass(frozen=True)
@@ -204,7 +216,7 @@ class Context:
         sink = open_sink(
             logger.name.name, folder.path, logger.project, logger.mode, name, folder.record
         )
-        return Tracker(folder.path / "metrics.csv", sink)
+        return Tracker(folder.path / "metrics.csv", sink, folder.record["made_by"])
 
     def env_spec(self, engine: Engine | None = None) -> EnvSpec:
         """The environment, on the configured engine or on another."""
@@ -305,10 +317,6 @@ class Context:
         """What determines an artifact, flat: the seed and some groups of the configuration."""
         return flat(seed=self.config.seed, **groups)
 
-    def rollout_folders(self) -> list[Path]:
-        """Where the episodes are: of this run and of the rounds before it."""
-        return [run.locate("rollouts") for run in (*self.collectors, self.run)]
-
     def rollout_fingerprints(self) -> dict[str, str]:
         """The fingerprints of the episodes that are trained on."""
         runs = (*self.collectors, self.run)
@@ -316,9 +324,12 @@ class Context:
         return {name: run.fingerprint("rollouts") for name, run in zip(names, runs, strict=True)}
 
     def episodes(self) -> EpisodeSet:
-        """The episodes that are trained on."""
+        """The episodes that are trained on: of this run and of the rounds before it."""
         policy = self.config.rollouts.on_corrupt.name
-        return EpisodeSet.open(self.rollout_folders(), policy)
+        folders = [run.locate("rollouts") for run in (*self.collectors, self.run)]
+        return EpisodeSet.listed(
+            [file for folder in folders for file in listed(folder, "shard-*.h5")], policy
+        )
 
     def initial_fingerprint(self, stage: str) -> dict[str, str]:
         """What learning goes on from: the same part of a run before, or of an agent, if any."""
@@ -348,7 +359,10 @@ class Context:
         learned anew, and may be of other kinds."""
         before = self.earlier[-1] if self.earlier else self.scout if stage == "vae" else None
         if before is not None:
-            path = before.locate(stage) / f"{stage}.safetensors"
+            if stage == "controller":
+                path = agent_of(before) / "controller.safetensors"
+            else:
+                path = verified(before.locate(stage), f"{stage}.safetensors")
             return Previous(path, before.fingerprint(stage))
         if self.published is not None and stage == "vae":
             path = self.published / "vae.safetensors"
@@ -361,10 +375,10 @@ class Context:
         if agent is None or self.run.has("rnn"):
             vision, memory = self.run.locate("vae"), self.run.locate("rnn")
             return Models(
-                vision / "vae.safetensors",
-                memory / "rnn.safetensors",
+                verified(vision, "vae.safetensors"),
+                verified(memory, "rnn.safetensors"),
                 {name: self.run.fingerprint(name) for name in ("vae", "rnn")},
-                latents=memory / "latents.h5",
+                latents=entry(memory, "latents.h5"),
             )
         return Models(
             agent / "vae.safetensors",
@@ -381,7 +395,7 @@ class Context:
         elif self.published is not None and not self.run.has("controller"):
             folder = self.published
         else:
-            folder = self.run.locate("controller") / "agent"
+            folder = agent_of(self.run)
         return folder, {"agent": agent_fingerprint(folder)}
 
 

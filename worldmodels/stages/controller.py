@@ -27,7 +27,7 @@ from worldmodels.evolution.evolve import EvolveOptions, evolve
 from worldmodels.evolution.search import Search
 from worldmodels.models.controller import Head
 from worldmodels.models.mdnrnn import MDNRNN
-from worldmodels.stages.context import Context, Models
+from worldmodels.stages.context import Context, Models, agent_of
 from worldmodels.tracking import say
 from worldmodels.training.moments import feature_moments
 from worldmodels.worlds.recipes import Recipe
@@ -83,6 +83,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
         select_episodes=config.select_episodes,
         lanes=_lanes(context),
         seed=context.config.seed,
+        made_by=folder.record["made_by"],
     )
     workers = partial(context.pool, _recipe(context, models, wiring))
     with context.tracker(folder) as tracker:
@@ -104,6 +105,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
             "generations": result.generations,
             "steps": result.steps,
         },
+        [f"agent/{path.name}" for path in agent.iterdir() if not path.name.startswith(".")],
     )
     say(
         f"controller: {result.generations} generations in the {config.world.name} world,"
@@ -167,7 +169,7 @@ def _previous_mean(context: Context, directions: Directions) -> np.ndarray | Non
     """Where the controller of the round before is, and the search goes on."""
     if not context.earlier:
         return None
-    folder: Path = context.earlier[-1].locate("controller") / "agent"
+    folder = agent_of(context.earlier[-1])
     mean: np.ndarray = directions.coordinates(load_agent(folder).parameters[None])[0]
     return mean
 

@@ -16,9 +16,10 @@ from worldmodels import seeds
 from worldmodels.agent import Agent, load_agent
 from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.config import Engine, WorldKind
-from worldmodels.data.episodes import write_shard
+from worldmodels.data.shards import write_shard
 from worldmodels.evolution.fitness import Packet, packets
 from worldmodels.files import JsonLines, write_json
+from worldmodels.integrity import require_made_by
 from worldmodels.reporting.scores import (
     IN_ITS_DREAM,
     PAPER_ROWS,
@@ -79,7 +80,9 @@ def _judge(
         agent.wiring,
     )
     work = packets(agent.parameters[None], drawn, lanes, spec.max_steps, agent.wiring)
+    made_by = folder.record["made_by"]
     attrs: dict[str, str | int | float] = {"env": spec.id, "engine": spec.engine, "policy": "agent"}
+    attrs["made_by"] = made_by
     kept = -(-RECORDED // len(work[0].seeds)) if config.video else 0
     jobs = [
         _Recorded(packet, folder.path / "episodes" / f"shard-{number:05d}.h5", attrs)
@@ -87,12 +90,14 @@ def _judge(
         else packet
         for number, packet in enumerate(work)
     ]
-    played = _play(context, "agent", JsonLines(folder.path / "agent.jsonl"), judge, jobs)
+    log = JsonLines(folder.path / "agent.jsonl")
+    played = _play(context, "agent", log, made_by, judge, jobs)
     driver = RandomDriver("uniform", context.controls)
     parts = [tuple(drawn[i : i + lanes]) for i in range(0, len(drawn), lanes)]
     blind = [DriveBlind(part, spec.max_steps, driver) for part in parts]
     nobody = context.real(config.engine, None, None, agent.wiring)
-    random = _play(context, "random policy", JsonLines(folder.path / "random.jsonl"), nobody, blind)
+    log = JsonLines(folder.path / "random.jsonl")
+    random = _play(context, "random policy", log, made_by, nobody, blind)
     scores = [
         summarise("agent", played.outcome.returns, drawn),
         summarise("random policy", random.outcome.returns, drawn),
@@ -102,9 +107,8 @@ def _judge(
         together = packets(
             agent.parameters[None], drawn, len(drawn), dreams.max_steps, agent.wiring
         )
-        dreamt = _play(
-            context, "agent's dreams", JsonLines(folder.path / "dreams.jsonl"), recipe, together
-        )
+        log = JsonLines(folder.path / "dreams.jsonl")
+        dreamt = _play(context, "agent's dreams", log, made_by, recipe, together)
         scores.append(summarise(IN_ITS_DREAM, dreamt.outcome.returns, drawn))
     write_json(folder.path / "scores.json", {score.name: score.record() for score in scores})
     console.print(score_table(scores, PAPER_ROWS.get(spec.id, [])))
@@ -117,6 +121,7 @@ def _judge(
         fingerprint_arrays({"agent": played.outcome.returns, "random": random.outcome.returns}),
         {"steps/s": rate},
         {score.name: score.mean for score in scores},
+        [f"episodes/{job.path.name}" for job in jobs if isinstance(job, _Recorded)],
     )
 
 
@@ -158,11 +163,16 @@ def _play(
     context: Context,
     who: str,
     log: JsonLines,
+    made_by: str,
     recipe: Recipe,
     work: Sequence[Packet | _Recorded | DriveBlind],
 ) -> _Played:
-    """All packets, their outcomes joined in the order of the seeds; those in `log` are done."""
+    """All packets, their outcomes joined in the order of the seeds; those in `log` are done.
+
+    Raises `ArtifactError` where something else than `made_by` wrote the log.
+    """
     records = {record["packet"]: record for record in log.read()}
+    require_made_by(log.path, (record.get("made_by") for record in records.values()), made_by)
     missing = [number for number in range(len(work)) if number not in records]
     episodes = sum(len(job.seeds) for job in work)
     done = sum(len(record["returns"]) for record in records.values())
@@ -173,7 +183,8 @@ def _play(
     ):
         for at, outcome in pool.run([work[number] for number in missing]):
             now = time.monotonic()
-            record = {"packet": missing[at], "seconds": round(now - began, 3)}
+            seconds = round(now - began, 3)
+            record = {"packet": missing[at], "seconds": seconds, "made_by": made_by}
             record |= {name: value.tolist() for name, value in outcome._asdict().items()}
             log.append(record)
             records[missing[at]], began = record, now
@@ -184,8 +195,8 @@ def _play(
             for name in Outcome._fields
         )
     )
-    seconds = sum(record["seconds"] for record in records.values())
-    return _Played(outcome, int(outcome.lengths.sum()), seconds)
+    total = sum(record["seconds"] for record in records.values())
+    return _Played(outcome, int(outcome.lengths.sum()), total)
 
 
 def _film(

@@ -9,6 +9,7 @@ from worldmodels.artifacts import Run, fingerprint_file
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ArtifactError
 from worldmodels.files import atomic_path
+from worldmodels.integrity import listed, verified
 from worldmodels.reporting.page import render
 from worldmodels.reporting.parting import Parting, part
 from worldmodels.reporting.pictures import DreamStrip, dream_strip
@@ -45,18 +46,18 @@ def _strip(context: Context, finished: dict[str, Path]) -> DreamStrip:
     """A validation episode and what V and M make of it."""
     episodes = context.episodes()
     _, validation = episodes.split(context.config.rnn.validation_fraction, context.config.seed)
-    vision = load_vision(finished["vae"] / "vae.safetensors")
-    memory = load_memory(finished["rnn"] / "rnn.safetensors")
+    vision = load_vision(verified(finished["vae"], "vae.safetensors"))
+    memory = load_memory(verified(finished["rnn"], "rnn.safetensors"))
     return dream_strip(vision, memory, episodes, int(validation[0]))
 
 
 def _part(context: Context) -> Parting | None:
     """The judged agent's episodes and their dreams; None without episodes."""
-    folder = context.run.locate("evaluate") / "episodes"
-    agent = load_agent(context.agent()[0])
-    if not folder.exists():
+    files = listed(context.run.locate("evaluate"), "episodes/shard-*.h5")
+    if not files:
         return None
-    return part(agent.vision, agent.memory, EpisodeSet.open([folder]))
+    agent = load_agent(context.agent()[0])
+    return part(agent.vision, agent.memory, EpisodeSet.listed(files))
 
 
 def _dreamers(context: Context) -> dict[str, Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ import torch
 from worldmodels.agent import load_vision, save_memory
 from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.config import LatentChoice
+from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
+from worldmodels.errors import DataError
+from worldmodels.integrity import Listed, set_aside_damaged, sha256_of, verified
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.stages.context import Context
 from worldmodels.tracking import say
@@ -28,13 +32,14 @@ def run(context: Context) -> None:
     inputs |= context.initial_fingerprint("rnn")
     with context.begin("rnn", inputs, (), rnn=config) as folder:
         if not folder.complete:
-            _learn(context, folder, inputs)
+            _learn(context, folder)
 
 
-def _learn(context: Context, folder: StageFolder, inputs: dict[str, str]) -> None:
+def _learn(context: Context, folder: StageFolder) -> None:
     config = context.config.rnn
-    latents = _latents(context, folder, inputs)
-    split = context.episodes().split(config.validation_fraction, context.config.seed)
+    episodes = context.episodes()
+    latents = _latents(context, folder, episodes)
+    split = episodes.split(config.validation_fraction, context.config.seed)
     model, result = _train(context, folder, folder.path, latents, split, config.mixtures)
     table = {"mdn_rnn": result.validation["nll"]}
     if config.baselines:
@@ -47,21 +52,27 @@ def _learn(context: Context, folder: StageFolder, inputs: dict[str, str]) -> Non
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
         result.rates,
         {"validation_nll": table, **result.validation},
+        ["rnn.safetensors", "latents.h5"],
     )
     rows = ", ".join(f"{name} {nll:.4f}" for name, nll in table.items())
     say(f"rnn: validation nats per dimension: {rows} ({result.pace})")
 
 
-def _latents(context: Context, folder: StageFolder, inputs: dict[str, str]) -> LatentSet:
-    """The encoded episodes, from the cache if it was made by this V from these episodes."""
+def _latents(context: Context, folder: StageFolder, episodes: EpisodeSet) -> LatentSet:
+    """The encoded episodes; those that a process before this one wrote, if they are whole."""
+    made_by, known = folder.record["made_by"], folder.record.get("files", {})
     path = folder.path / "latents.h5"
-    if path.exists():
-        cached = LatentSet(path)
-        if all(cached.attrs.get(name) == value for name, value in inputs.items()):
-            return cached
-    vision = load_vision(context.run.locate("vae") / "vae.safetensors").to(context.device)
-    encode_episodes(context.episodes(), vision, path, inputs, context.device, context.bfloat16)
-    return LatentSet(path)
+    file = Listed(path, known.get(path.name), made_by, "it is encoded again")
+    if os.path.lexists(path):
+        try:
+            return LatentSet(file)
+        except DataError as error:
+            say(f"rnn: {error} ({set_aside_damaged(path)})")
+    vision = load_vision(verified(context.run.locate("vae"), "vae.safetensors")).to(context.device)
+    attrs = {"made_by": made_by}
+    encode_episodes(episodes, vision, path, attrs, context.device, context.bfloat16)
+    folder.keep(sha256_of(folder.path, [path.name]))
+    return LatentSet(file._replace(sha256=folder.record["files"][path.name]))
 
 
 def _train(
@@ -101,6 +112,7 @@ def _train(
         seed=seed,
         checkpoint_seconds=trainer.checkpoint_seconds,
         log_every=trainer.log_every,
+        made_by=folder.record["made_by"],
     )
     with context.tracker(dataclasses.replace(folder, path=path)) as tracker:
         return model, fit(task, path, options, fabric, tracker)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +13,12 @@ from worldmodels.agent import fingerprint as agent_fingerprint
 from worldmodels.agent import load_agent
 from worldmodels.artifacts import StageFolder
 from worldmodels.config import ActionSource
-from worldmodels.data.episodes import EpisodeSet, Shard
-from worldmodels.errors import ConfigError, DataError
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.shards import Shard
+from worldmodels.errors import ArtifactError, ConfigError, DataError
+from worldmodels.integrity import Listed, set_aside_damaged
 from worldmodels.reporting.pictures import contact_sheet, save_picture
-from worldmodels.stages.context import Context
+from worldmodels.stages.context import Context, agent_of
 from worldmodels.tracking import Progress, say
 from worldmodels.worlds.collect import CollectShard, Driver, NoisyAgent, RandomDriver
 from worldmodels.worlds.recipes import RealRecipe
@@ -29,23 +33,78 @@ def run(context: Context) -> None:
     growable = ("rollouts.episodes",)
     content = context.env_content(context.env_spec())
     with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:
-        lanes = context.config.env.lanes
-        drawn = seeds.draw(
-            seeds.Purpose.ROLLOUTS,
-            context.config.seed,
-            len(context.collectors),
-            count=config.episodes,
-        )
-        parts = [tuple(drawn[start : start + lanes]) for start in range(0, len(drawn), lanes)]
-        paths = [folder.path / f"shard-{number:05d}.h5" for number in range(len(parts))]
-        missing = [
-            (path, part) for path, part in zip(paths, parts, strict=True) if not _holds(path, part)
-        ]
+        parts = _parts(context)
+        _refuse_others(folder.path, parts)
+        missing = _missing(folder, parts)
         if missing and folder.complete:
             say(f"rollouts: {len(missing)} of {len(parts)} shards are gone: collecting them again")
-        if missing or not folder.complete:
-            folder.hold()
-            _collect(context, folder, driver, recipe, missing)
+        if not missing and folder.complete:
+            return
+        folder.hold()
+        known = folder.record.get("files", {})
+        folder.keep({name: known[name] for name in parts if name in known and name not in missing})
+        rate = 0.0
+        while missing:
+            rate = _collect(context, folder, driver, recipe, missing)
+            # One that was removed while others were collected is collected again.
+            missing = {n: part for n, part in parts.items() if not (folder.path / n).exists()}
+        _finish(context, folder, list(parts), rate)
+
+
+def _parts(context: Context) -> dict[str, tuple[int, ...]]:
+    """The shards that there are to be: the seeds of each, by its name."""
+    config, lanes = context.config.rollouts, context.config.env.lanes
+    drawn = seeds.draw(
+        seeds.Purpose.ROLLOUTS,
+        context.config.seed,
+        len(context.collectors),
+        count=config.episodes,
+    )
+    starts = range(0, len(drawn), lanes)
+    return {f"shard-{n:05d}.h5": tuple(drawn[at : at + lanes]) for n, at in enumerate(starts)}
+
+
+def _refuse_others(folder: Path, parts: Mapping[str, object]) -> None:
+    """Raise `ArtifactError` for shards that are not among `parts`."""
+    others = sorted(path.name for path in folder.glob("shard-*.h5") if path.name not in parts)
+    if others:
+        named = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
+        raise ArtifactError(
+            f"{folder}: it holds {named}, which this run has not made; move that away, or choose"
+            " another run=<name>"
+        )
+
+
+def _missing(
+    folder: StageFolder, parts: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The shards that have to be collected; those that are damaged are moved aside."""
+    known = folder.record.get("files", {})
+    missing = {}
+    for name, part in parts.items():
+        path = folder.path / name
+        if not os.path.lexists(path):
+            missing[name] = part
+            continue
+        file = Listed(path, known.get(name), folder.record.get("made_by"))
+        try:
+            with Shard(file) as shard:
+                if file.sha256 is None:
+                    shard.verify()
+                found = tuple(shard.seeds.tolist())
+        except DataError as error:
+            say(f"rollouts: {error} ({set_aside_damaged(path)})")
+            missing[name] = part
+            continue
+        if found == part[: len(found)] and not folder.complete:
+            if len(found) < len(part):  # the last one of fewer rollouts.episodes
+                missing[name] = part
+        elif found != part:
+            raise ArtifactError(
+                f"{path}: its episodes have other seeds than shard {name} of this run; move it away"
+                " and run the same command again, which collects it anew"
+            )
+    return missing
 
 
 def _collect(
@@ -53,18 +112,22 @@ def _collect(
     folder: StageFolder,
     driver: Driver,
     recipe: RealRecipe,
-    missing: list[tuple[Path, tuple[int, ...]]],
-) -> None:
-    """Drive the episodes of the `missing` shards, and account for the whole set."""
+    missing: Mapping[str, tuple[int, ...]],
+) -> float:
+    """Collect the episodes of the `missing` shards; returns frames a second."""
     config, spec = context.config.rollouts, context.env_spec()
     attrs: dict[str, str | int | float] = {
         "env": spec.id,
         "engine": spec.engine,
         "policy": config.policy.name,
+        "made_by": folder.record["made_by"],
     }
-    jobs = [CollectShard(path, part, config.max_steps, driver, attrs) for path, part in missing]
+    jobs = [
+        CollectShard(folder.path / name, part, config.max_steps, driver, attrs)
+        for name, part in missing.items()
+    ]
     began = time.monotonic()
-    frames, count = 0, sum(len(part) for _, part in missing)
+    frames, count = 0, sum(map(len, missing.values()))
     with (
         Progress(f"driving ({spec.engine})", count, "episodes") as progress,
         context.pool(recipe, jobs=len(jobs)) as pool,
@@ -73,23 +136,29 @@ def _collect(
             frames += int(outcome.lengths.sum()) + len(outcome.lengths)
             rate = frames / (time.monotonic() - began)
             progress.advance(len(outcome.lengths), f"{rate:,.0f} frames/s")
-    rate = frames / (time.monotonic() - began)
-    episodes = EpisodeSet.open([folder.path], config.on_corrupt.name)
+    return frames / (time.monotonic() - began)
+
+
+def _finish(context: Context, folder: StageFolder, names: list[str], rate: float) -> None:
+    """Account for the whole set."""
+    files = [Listed(folder.path / name, made_by=folder.record["made_by"]) for name in names]
+    episodes = EpisodeSet.listed(files)
     save_picture(folder.path / "contact_sheet.png", contact_sheet(episodes))
-    returns = episodes.returns()
+    returns, engine = episodes.returns(), context.env_spec().engine
     folder.finish(
         episodes.fingerprint,
-        {"frames/s": rate} if frames else {},
+        {"frames/s": rate} if rate else {},
         {
             "episodes": episodes.num_episodes,
             "frames": episodes.num_frames,
             "mean_return": float(returns.mean()),
-            "engine": spec.engine,
+            "engine": engine,
         },
+        names,
     )
     say(
         f"rollouts: {episodes.num_episodes} episodes, {episodes.num_frames:,} frames,"
-        f" mean return {returns.mean():.1f} ({rate:,.0f} frames/s, {spec.engine})"
+        f" mean return {returns.mean():.1f} ({rate:,.0f} frames/s, {engine})"
     )
 
 
@@ -113,7 +182,7 @@ def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
                 "rollouts: both a run before and model= would drive; give one of them"
             )
         last = context.collectors[-1]
-        return last.locate("controller") / "agent", {"controller": last.fingerprint("controller")}
+        return agent_of(last), {"controller": last.fingerprint("controller")}
     if context.model is not None:
         folder = context.model
     elif context.published is not None:
@@ -123,16 +192,3 @@ def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
             "rollouts.policy=controller needs the folder of a trained agent: model= or base="
         )
     return folder, {"model": agent_fingerprint(folder)}
-
-
-def _holds(path: Path, part: tuple[int, ...]) -> bool:
-    """Whether a shard is there, whole, and of these seeds."""
-    if not path.exists():
-        return False
-    try:
-        with Shard(path) as shard:
-            return tuple(int(seed) for seed in shard.seeds) == part
-    except DataError as error:
-        say(f"rollouts: {error}; collecting it again")
-        path.unlink()
-        return False

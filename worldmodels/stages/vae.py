@@ -42,6 +42,7 @@ def _train(context: Context, folder: StageFolder) -> None:
         seed=context.config.seed,
         checkpoint_seconds=trainer.checkpoint_seconds,
         log_every=trainer.log_every,
+        made_by=folder.record["made_by"],
     )
     with context.tracker(folder) as tracker:
         result = fit(task, folder.path, options, fabric, tracker)
@@ -51,6 +52,7 @@ def _train(context: Context, folder: StageFolder) -> None:
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
         result.rates,
         result.validation,
+        ["vae.safetensors"],
     )
     best = result.validation
     say(

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from worldmodels import interrupts
-from worldmodels.data.episodes import Episode, EpisodeSet
+from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import EncodedEpisode, write_latents
 from worldmodels.data.prefetch import prefetch
+from worldmodels.data.shards import Episode
 from worldmodels.models.vae import ConvVAE, to_input
 from worldmodels.tracking import Progress
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from worldmodels import interrupts, weights
 from worldmodels.errors import TrainingError
+from worldmodels.integrity import require_made_by, require_regular
 from worldmodels.tracking import Progress, Tracker
 
 
@@ -60,6 +61,7 @@ class FitOptions:
         final_learning_rate: at the last, reached by exponential decay.
         gradient_clip: bound on each gradient element, or None.
         seed: of everything random.
+        made_by: hash of configuration and inputs, which a checkpoint has to have been made with.
     """
 
     epochs: int
@@ -69,6 +71,7 @@ class FitOptions:
     seed: int
     checkpoint_seconds: float
     log_every: int
+    made_by: str = ""
 
 
 @dataclass
@@ -98,6 +101,7 @@ def fit(
     On return the module has the weights of the epoch with the lowest validation loss.
 
     Raises:
+        ArtifactError: a checkpoint in `folder` is damaged, or was made by something else.
         TrainingError: the loss is not finite.
         Stopped: the process was asked to stop; the checkpoint is saved.
     """
@@ -135,7 +139,7 @@ class _Loop:
                 self._save()
         if self.options.epochs == 0:  # an untrained model, to compare with
             self._validate()
-        best = weights.load(self.folder / "best.safetensors")
+        best = self._load("best.safetensors")
         self.task.module.load_state_dict(best["module"])
         return FitResult(self.best, self.trained / max(self.seconds, 1e-9), self.task.unit)
 
@@ -200,9 +204,8 @@ class _Loop:
         self.tracker.log(self.step, {f"validation/{name}": v for name, v in values.items()})
         if not self.best or values["loss"] < self.best["loss"]:
             self.best = values
-            weights.save(
-                self.folder / "best.safetensors", {"module": self.task.module.state_dict()}
-            )
+            state = {"module": self.task.module.state_dict(), "made_by": self.options.made_by}
+            weights.save(self.folder / "best.safetensors", state)
 
     def _save(self) -> None:
         self.tracker.flush()
@@ -216,11 +219,20 @@ class _Loop:
             "best": self.best,
             "trained": self.trained,
             "seconds": self.seconds,
+            "made_by": self.options.made_by,
         }
         weights.save(self.folder / "checkpoint.safetensors", state)
 
+    def _load(self, name: str) -> dict[str, Any]:
+        """A checkpoint of this fit."""
+        path = self.folder / name
+        require_regular(path)
+        state = weights.load(path)
+        require_made_by(path, [state.get("made_by")], self.options.made_by)
+        return state
+
     def _resume(self) -> None:
-        state = weights.load(self.folder / "checkpoint.safetensors")
+        state = self._load("checkpoint.safetensors")
         self.task.module.load_state_dict(state["module"])
         self.optimizer.load_state_dict(state["optimizer"])
         # The fused Adam walks weights and moments side by side in memory, so a moment must lie as

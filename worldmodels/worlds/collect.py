@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from worldmodels.agent import load_agent
-from worldmodels.data.episodes import Episode, write_shard
+from worldmodels.data.shards import Episode, write_shard
 from worldmodels.envs.actions import ActionPolicy, make_action_policy
 from worldmodels.envs.controls import Controls
 from worldmodels.models.controller import squashing
