@@ -180,7 +180,7 @@ def test_a_finished_run_is_the_first_round(copy: Path) -> None:
     rounds = ("stage=iterate", "preset=smoke", "iterate.rounds=1", "run=later", "base=smoke")
     done = run(copy, *rounds, ALONE)
     assert done.returncode == 0, done.stderr
-    made = sorted(path.name for path in (copy / "later/round-1").iterdir())
+    made = sorted(path.name for path in (copy / "later/round-1").glob("[!.]*"))
     assert made == ["report"]
     scores = read_json(copy / "later/rounds.json")["scores"]
     assert scores["agent of round-1"] == read_json(copy / "smoke/evaluate/scores.json")["agent"]

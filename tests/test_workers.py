@@ -164,6 +164,19 @@ def test_a_worker_that_is_stopped_at_its_start_is_replaced(tmp_path: Path) -> No
         assert pool.replaced >= 1
 
 
+def busy() -> str:
+    while time.process_time() < 8:
+        pass
+    return "tool"
+
+
+@pytest.mark.slow
+def test_a_worker_that_takes_longer_to_start_than_the_timeout_is_left_to_it() -> None:
+    with Pool(busy, 1, timeout=4) as pool:
+        assert pool.map([Square(3)]) == [9]
+        assert pool.replaced == 0
+
+
 def test_half_a_message_is_no_reason_to_wait() -> None:
     ours, theirs = socket.socketpair()
     end = PollingEnd(ours)
