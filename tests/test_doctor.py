@@ -14,7 +14,7 @@ from command import CONF, composed, error_line, run
 from loky.backend import context as loky
 from shell import Commands
 
-from worldmodels import diagnosis, extras
+from worldmodels import diagnosis
 from worldmodels.diagnosis import DEPENDENCIES, OPTIONAL, Row, diagnose
 
 ROOT = CONF.parent
@@ -64,7 +64,7 @@ def test_nothing_is_missing_here_and_a_probe_that_fails_costs_one_row(
 def test_a_game_that_is_not_installed_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "vizdoom", None)  # as if it were not installed
     (problem,) = problems("env=takecover")
     assert problem.startswith("env=takecover")
     assert problem.endswith("vizdoom is not installed; pip install 'worldmodels-gym[doom]'")

@@ -125,7 +125,7 @@ def test_no_text_of_a_runs_files_becomes_markup(copy: Path, text: str) -> None:
     shown = "".join(reader.text)
     assert shown.count(text) > 40
     assert f"World Models: {text}" in shown
-    assert f"Played in the native{text} engine's CarRacing-v3{text}." in shown
+    assert f"{text} engine's CarRacing-v3{text}." in shown
 
 
 def test_a_page_may_run_nothing_and_load_nothing() -> None:
