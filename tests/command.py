@@ -27,6 +27,9 @@ ALONE = "workers.processes=0"
 BRIEFLY = ("rnn.baselines=false", "evaluate.video=false", "evaluate.engine=native")
 """A chain without what takes longest and another test looks at."""
 
+FEW_FRAMES = ("rollouts.max_steps=12", "vae.batch_size=256")
+"""A chain in which the VAE learns next to nothing, where it is not what the test looks at."""
+
 _WARM = multiprocessing.get_context("forkserver")
 _WARM.set_forkserver_preload(
     [f"worldmodels.stages.{stage}" for stage in ("chain", "iterate", "inspect")]

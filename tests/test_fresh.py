@@ -26,7 +26,7 @@ def shown(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
-BAD = ("vae.epochs=4", "vae.learning_rate=1e30", "trainer.checkpoint_seconds=0")
+BAD = ("vae.epochs=4", "vae.learning_rate=1e6", "trainer.checkpoint_seconds=0")
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(copy: Path) -> None:
@@ -64,20 +64,20 @@ def test_killed_while_made_anew_it_is_the_old_or_the_new_as_the_next_command_ask
     copy: Path,
 ) -> None:
     vae = copy / "smoke/vae"
-    anew = ("stage=vae", "preset=smoke", "vae.epochs=2", "trainer.checkpoint_seconds=0", ALONE)
+    # Batches of 256: few steps, for each of them is written down.
+    small = ("vae.batch_size=256", "trainer.checkpoint_seconds=0", ALONE)
+    anew = ("stage=vae", "preset=smoke", *small)
     old = manifest(copy, "vae")["fingerprint"]
-    for number in (1, 3):  # before its manifest is there, and while it trains
+    for number in (1, 2):  # before its manifest is there, and while it trains
         done = run(copy, *anew, "fresh=true", kill_at_write=number)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert run(copy, "stage=vae", "preset=smoke", ALONE).returncode == 0
         assert manifest(copy, "vae")["fingerprint"] == old
-    assert run(copy, *anew, "fresh=true", kill_at_write=4).returncode == -signal.SIGKILL
+    assert run(copy, *anew, "fresh=true", kill_at_write=3).returncode == -signal.SIGKILL
     done = run(copy, *anew)  # goes on with what was begun
     assert done.returncode == 0, done.stderr
     new = manifest(copy, "vae")["fingerprint"]
     assert new != old
-    assert run(copy, *anew, "fresh=true").returncode == 0
-    assert manifest(copy, "vae")["fingerprint"] == new
     assert shown(vae.parent) == sorted(STAGES)
     assert not [path for path in vae.parent.glob(".*") if path.is_dir()]  # nothing is left over
 

@@ -134,7 +134,8 @@ def test_an_artifact_of_an_older_version_is_read_with_a_warning(
     "files", [[], {"../vae/vae.safetensors": "0" * 64}, {"/etc/passwd": "0" * 64}, {"a.h5": 5}]
 )
 def test_a_manifest_lists_files_of_its_folder(tmp_path: Path, files: object) -> None:
-    write_json(tmp_path / "manifest.json", {"files": files})
+    record = {"state": "running", "config": {}, "inputs": {}, "files": files}
+    write_json(tmp_path / "manifest.json", record)
     with pytest.raises(ArtifactError, match="files is no table"):
         listed(tmp_path, "*")
 

@@ -49,9 +49,9 @@ def test_it_is_small_enough_for_git(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "spec", "count", "steps"),
     [
-        ("carracing", EnvSpec(engine="native"), 8, 1000),
+        pytest.param(*("carracing", EnvSpec(engine="native"), 8, 1000), marks=pytest.mark.system),
         pytest.param(*("carracing", EnvSpec(engine="gymnasium"), 1, 1000), marks=pytest.mark.slow),
-        ("takecover", doom.SPEC, 8, 400),
+        pytest.param(*("takecover", doom.SPEC, 8, 400), marks=pytest.mark.system),
     ],
 )
 def test_it_plays_as_its_card_says(name: str, spec: EnvSpec, count: int, steps: int) -> None:

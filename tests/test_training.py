@@ -67,7 +67,7 @@ def test_the_chosen_precision_reaches_the_layers(
 ) -> None:
     model, seen = ConvVAE(4), set()
     model.encoder[0].register_forward_hook(lambda layer, inputs, output: seen.add(output.dtype))
-    result = train(episodes, model, precision, tmp_path)
+    result = train(episodes, model, precision, tmp_path, replace(OPTIONS, epochs=1))
     assert seen == {dtype}
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert result.rates["images/s"] > 0

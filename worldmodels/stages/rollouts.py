@@ -93,6 +93,7 @@ def _missing(
                     shard.verify()
                 found = tuple(shard.seeds.tolist())
         except DataError as error:
+            folder.hold()
             say(f"rollouts: {error} ({set_aside_damaged(path)})")
             missing[name] = part
             continue
