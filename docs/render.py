@@ -31,7 +31,12 @@ from worldmodels.reporting.curve import PAPER_CURVE, Point, learning_curve
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS / "results"
-PAGES = (DOCS.parent / "README.md", DOCS / "carracing.md", DOCS / "results.md")
+PAGES = (
+    DOCS.parent / "README.md",
+    DOCS / "carracing.md",
+    DOCS / "results.md",
+    DOCS / "robustness.md",
+)
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 SCOUT = tuple(f"scout/{stage}" for stage in STAGES[:-1])
 
@@ -141,6 +146,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "doom_maker": (tables.maker, "takecover"),
     "engines": (tables.engines, "takecover_engines"),
     "throughput": (tables.throughput, "throughput"),
+    "hostile": (tables.hostile, "hostile"),
     "parity": (tables.parity, "carracing_parity"),
     "speed": (tables.speed, "carracing_speed"),
 }

@@ -250,6 +250,19 @@ def speed(record: dict[str, Any]) -> str:
     )
 
 
+def hostile(record: dict[str, Any]) -> str:
+    """``benchmarks/hostile/run.py``: the cases of each topic, and how many held."""
+    rows = []
+    for row in record["topics"]:
+        rows.append(
+            (f"`{row['topic']}`", f"{row['tried']:,}", f"{row['tried'] - len(row['failed']):,}")
+        )
+    return _table(("topic", "tried", "held"), rows) + (
+        f"\nCommit {record['commit']}, seed {record['seed']}, {record['kills']} kills,"
+        f" {record['seconds'] / 60:.0f} min on {record['cores']} cores.\n"
+    )
+
+
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
