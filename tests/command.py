@@ -57,6 +57,11 @@ def environment() -> dict[str, str]:
     return kept | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
 
 
+def unmeasured() -> dict[str, str]:
+    """The environment of a process that coverage does not follow."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE_")}
+
+
 def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     """Start ``python -m worldmodels`` with its data below `folder`."""
     line = [sys.executable, "-m", "worldmodels", *overrides, f"data={folder}"]

@@ -1,15 +1,15 @@
 """What several tests look at, made once for all workers of pytest-xdist."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import ALONE, run
+from command import ALONE, run, unmeasured
 from filelock import FileLock
 from shell import Commands
-
-from worldmodels.envs.carracing.vector import warm_up
 
 Once = Callable[[str, Callable[[Path], None]], Path]
 
@@ -59,7 +59,13 @@ def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
 @pytest.fixture(autouse=True)
 def _compiled(request: pytest.FixtureRequest, once: Once) -> None:
     if request.path.stem in SIMULATING:
-        once("simulator", lambda folder: warm_up())
+        once("simulator", _compile)
+
+
+def _compile(folder: Path) -> None:
+    """In a process of its own: followed by coverage, the compiler takes twice the time."""
+    program = "from worldmodels.envs.carracing.vector import warm_up; warm_up()"
+    subprocess.run([sys.executable, "-c", program], check=True, env=unmeasured())
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ALONE, composed, run
+from command import ALONE, composed, run, unmeasured
 from conftest import Once
 
 from worldmodels.artifacts import Run
@@ -238,14 +238,14 @@ def test_an_error_of_the_system_is_no_damage(number: int) -> None:
     with pytest.raises(ArtifactError) as caught, reading(Path("a.h5"), "mend it"):
         raise OSError(number, "")
     assert not isinstance(caught.value, DataError)
-    assert str(caught.value).startswith(f"a.h5: cannot be read ({os.strerror(number)}); ")
+    assert str(caught.value).startswith(f"a.h5: {os.strerror(number)}; ")
 
 
 def alone(script: str, folder: Path, *prefix: str) -> subprocess.CompletedProcess[str]:
-    """Run some lines in a process of their own."""
+    """Run some lines in a process of their own, without coverage, which would write files too."""
     begin = f"import resource, os\nfrom pathlib import Path\nfolder = Path({str(folder)!r})\n"
     words = [*prefix, sys.executable, "-c", begin + script]
-    return subprocess.run(words, capture_output=True, text=True)
+    return subprocess.run(words, capture_output=True, text=True, env=unmeasured())
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +287,9 @@ except ArtifactError as error:
     print(isinstance(error, DataError), error)
 """
     done = alone(script, tmp_path)
-    assert done.stdout.startswith(f"False {tmp_path}/shard-00000.h5: cannot be read"), done.stderr
+    assert done.stdout.startswith(f"False {tmp_path}/shard-00000.h5: Permission denied; "), (
+        done.stderr
+    )
 
 
 WRITE = """
@@ -322,7 +324,7 @@ def lines_without_room(done: subprocess.CompletedProcess[str], folder: Path) -> 
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, 200_000, 1_000_000])
+@pytest.mark.parametrize("size", [0, 4096, 1_000_000])
 def test_a_limit_on_file_sizes_is_one_line_and_leaves_nothing(tmp_path: Path, size: int) -> None:
     limit = f"""
 def limit():

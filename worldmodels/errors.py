@@ -74,4 +74,5 @@ def system_error(error: OSError, where: object) -> str:
     """The line of an error of the operating system: ``<where>: <what is wrong>; <what to do>``."""
     code = error.errno or 0
     remedy = _REMEDIES.get(code, "run the same command again when that is mended")
-    return f"{where}: {error.strerror or os.strerror(code)}; {remedy}"
+    # Not the error's own words where it has a number: those of HDF5 are several lines.
+    return f"{where}: {os.strerror(code) if code else error}; {remedy}"

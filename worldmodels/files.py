@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from worldmodels.errors import ArtifactError, system_error
+from worldmodels.untrusted import read_bytes
 
 _JSON_BYTES = 64 * 2**20
 """No JSON file of this program comes near; a larger one is refused before it is in memory."""
@@ -70,30 +70,11 @@ def read_json(path: Path) -> Any:
         ArtifactError: it is missing, unreadable, damaged, too large, or nested too deeply.
     """
     try:
-        return json.loads(_content(path, _JSON_BYTES))
+        return json.loads(read_bytes(path, _JSON_BYTES))
     except (ValueError, RecursionError) as error:  # bytes, syntax, or a number of 5,000 digits
         raise ArtifactError(
             f"{path}: is damaged ({error}); make it again with fresh=true"
         ) from None
-
-
-def _content(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes; raises `ArtifactError`."""
-    try:
-        # A pipe that nobody writes to would block open().
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ArtifactError(f"{path}: is not a regular file; move it away")
-            content = file.read(limit + 1)
-    except FileNotFoundError:
-        raise ArtifactError(f"{path} is missing") from None
-    except OSError as error:
-        raise ArtifactError(system_error(error, path)) from error
-    if len(content) > limit:
-        raise ArtifactError(
-            f"{path}: is larger than the {limit:,} bytes that are read of such a file; move it away"
-        )
-    return content
 
 
 class JsonLines:
@@ -106,7 +87,7 @@ class JsonLines:
         """All whole records. A torn last line (the process was killed there) is cut off."""
         if not self.path.exists():
             return []
-        text = _content(self.path, _LINES_BYTES)
+        text = read_bytes(self.path, _LINES_BYTES)
         whole = text[: text.rfind(b"\n") + 1]
         if len(whole) < len(text):
             with atomic_path(self.path) as temporary:

@@ -21,7 +21,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from worldmodels.errors import ArtifactError, DataError
+from worldmodels.errors import ArtifactError, DataError, system_error
 from worldmodels.manifests import MANIFEST, read_manifest
 
 MENDS = {"rollouts": "run stage=rollouts again, which collects it anew"}
@@ -192,9 +192,7 @@ def reading(path: Path, mend: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FORMAT:
             raise damaged(path, error, mend) from error
-        raise ArtifactError(
-            f"{path}: cannot be read ({_reason(error)}); {_advice(error)}"
-        ) from error
+        raise ArtifactError(system_error(error, path)) from error
     except (LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
         raise damaged(path, error, mend) from error
 
@@ -202,18 +200,6 @@ def reading(path: Path, mend: str) -> Iterator[None]:
 def damaged(path: Path, what: object, mend: str) -> DataError:
     """The error of a file whose content is not what it should be."""
     return DataError(f"{path} is damaged ({' '.join(str(what).split())[:200]}); {mend}")
-
-
-def _reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
-
-
-def _advice(error: OSError) -> str:
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return "change its permissions"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "raise the limit of open files (ulimit -n)"
-    return "see to the file system and run the same command again"
 
 
 def _is_entry(entry: tuple[object, object]) -> bool:

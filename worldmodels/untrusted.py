@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from worldmodels.errors import ArtifactError
+from worldmodels.errors import ArtifactError, system_error
 
 MEGABYTE = 2**20
 LONGEST_LINE = 2000
@@ -41,7 +41,7 @@ def open_regular(path: Path, most: int | None = None) -> BufferedReader:
     except OSError as error:
         if path.is_symlink():
             raise ArtifactError(f"{path}: is a link; put the file itself in its place") from None
-        raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from None
+        raise ArtifactError(system_error(error, path)) from None
     status = os.fstat(descriptor)
     wrong = None
     if not stat.S_ISREG(status.st_mode):
