@@ -117,6 +117,7 @@ def test_killed_where_it_writes(
     done = run(killed, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert fingerprint(killed, stage) == fingerprint(whole, stage)
+    assert not list(killed.rglob(".*.tmp"))
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
-from worldmodels.files import write_json
+from worldmodels.files import remove_temporary, write_json
 from worldmodels.integrity import origin, sha256_of
 from worldmodels.locks import FolderLock
 from worldmodels.manifests import MANIFEST, differences, read_manifest
@@ -221,26 +221,25 @@ class Run:
     def locate(self, stage: str) -> Path:
         """The folder of the finished artifact of `stage`, in this run or its base.
 
-        Raises `ArtifactError` when there is none.
+        Raises `ArtifactError` when there is none, or a manifest is damaged.
         """
-        folder = self.folder(stage)
-        if self._state(stage) == "complete":
+        folder, found = self.folder(stage), self._state(stage)
+        if found == "complete":
             return folder
-        if self._state(stage) is None and self.base is not None:
+        if found is None and self.base is not None:
             return self.base.locate(stage)
-        state = "is not finished" if self._state(stage) else "is missing"
+        state = "is not finished" if found else "is missing"
         raise ArtifactError(
             f"{folder} {state}: first run python -m worldmodels stage={self.made_by or stage}"
             f" run={self.name}"
         )
 
     def has(self, stage: str) -> bool:
-        """Whether a finished artifact of `stage` is at hand."""
-        try:
-            self.locate(stage)
-        except ArtifactError:
-            return False
-        return True
+        """Whether a finished artifact of `stage` is at hand; a damaged manifest raises."""
+        found = self._state(stage)
+        if found is None and self.base is not None:
+            return self.base.has(stage)
+        return found == "complete"
 
     def manifest(self, stage: str) -> dict[str, Any]:
         """The manifest of the finished artifact of `stage`; raises `ArtifactError` if none."""
@@ -338,6 +337,7 @@ class Run:
             set_aside(folder)
         else:
             self._settle(stage, record, growable)
+        remove_temporary(folder)
         if not (folder / MANIFEST).exists() and _files(folder):
             raise ArtifactError(
                 f"{folder} has {_files(folder)[0]} but no {MANIFEST} to say what made it: move the"

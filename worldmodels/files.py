@@ -57,6 +57,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
                 temporary.unlink(missing_ok=True)
 
 
+def remove_temporary(folder: Path) -> None:
+    """Remove what killed processes were writing in `folder`; only for who has it locked."""
+    for path in folder.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
     with atomic_path(path) as temporary:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from worldmodels import seeds
@@ -112,6 +113,10 @@ def check(config: Config) -> None:
     values = flat(**vars(config))
     for key, limit in LIMITS.items():
         _check_number(key, values[key], limit)
+    if not config.env.name.isprintable() or Path(config.env.name).name != config.env.name:
+        raise ConfigError(
+            f"env.name={config.env.name}: choose a name for folders, of printable characters"
+        )
     if config.logger.mode not in LOGGER_MODES:
         raise ConfigError(f"logger.mode={config.logger.mode}: choose {', '.join(LOGGER_MODES)}")
     if config.env.squash is not None and len(config.env.squash) not in ACTIONS:

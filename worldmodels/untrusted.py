@@ -81,6 +81,8 @@ def sha256(path: Path, most: int) -> str:
 
 def printable(text: str, most: int = LONGEST_LINE) -> str:
     """`text` with control characters as escapes, so that it moves no cursor, and not too long."""
+    if len(text) <= most and text.isprintable():
+        return text  # at once, for a page of some megabytes
     shown = "".join(
         # Control, format (text direction), unpaired halves; line and paragraph separators.
         char.encode("unicode_escape").decode()

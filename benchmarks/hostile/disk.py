@@ -77,8 +77,9 @@ def _same(bench: Bench, data: Path, stage: str) -> str | None:
 
 
 def _full(bench: Bench, stage: str, folder: Path) -> str | None:
-    place = folder / "small"
-    place.mkdir()
+    # What the command prints is kept beside the data, where there is room for it.
+    place = folder / "small" / "data"
+    place.mkdir(parents=True)
     source = _prepared(bench, folder / "source", stage)
     used = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
     size = used + 64 * 1024
@@ -87,8 +88,8 @@ def _full(bench: Bench, stage: str, folder: Path) -> str | None:
         return None  # no right to mount here: ulimit -f stands for it
     try:
         with contextlib.suppress(OSError):
-            shutil.copytree(source, place / "data")
-        done = run(place / "data", *_words(stage, ALONE))
+            shutil.copytree(source, place, dirs_exist_ok=True)
+        done = run(place, *_words(stage, ALONE))
         return None if done.code == 0 else fault(done, place, str(place))
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)

@@ -174,7 +174,18 @@ def _foreign(bench: Bench, harm: Callable[[Path], None], folder: Path) -> str | 
     done = run(data, *_words("stage=vae"), around=Surroundings(memory=MEMORY), patience=45)
     if done.seconds > QUICK_SECONDS and done.code != HUNG:
         return f"took {done.seconds:.0f} s"
+    if harm is _stray:
+        return _same_vae(bench, data) if done.code == 0 else done.errors
     return fault(done, data, "shard-", str(shard.parent))
+
+
+def _same_vae(bench: Bench, data: Path) -> str | None:
+    """The VAE learns from the shards that the manifest lists, and from no others."""
+    made, quiet = (
+        json.loads((place / "smoke/vae/manifest.json").read_text())["fingerprint"]
+        for place in (data, bench.smoke)
+    )
+    return None if made == quiet else "it learned from a shard that the manifest does not list"
 
 
 def _replace(shard: Path, name: str, **how: object) -> None:

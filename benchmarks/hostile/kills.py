@@ -32,7 +32,7 @@ FOLDERS = {"scout": "scout", "iterate": "."}
 """What a stage makes, below the run, where that is not a folder of its name."""
 
 WORKERS = ("workers.processes=2", "workers.timeout=20")
-PACKETS = ("controller.hidden_units=400",)
+PACKETS = ("controller.hidden_units=400", "controller.diagonal=true")
 """Makes a candidate larger than a socket's buffer."""
 
 

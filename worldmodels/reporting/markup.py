@@ -16,7 +16,7 @@ from markupsafe import Markup
 from worldmodels.errors import ArtifactError
 from worldmodels.reporting.charts import Chart, draw
 from worldmodels.tracking import read_metrics
-from worldmodels.untrusted import MEGABYTE, read_bytes
+from worldmodels.untrusted import MEGABYTE, printable, read_bytes
 
 PNG, MP4 = "image/png", "video/mp4"
 _MAGIC = {PNG: (0, b"\x89PNG\r\n\x1a\n"), MP4: (4, b"ftyp")}
@@ -61,7 +61,8 @@ def document(title: str, body: Iterable[Markup]) -> str:
     filled = template.format(
         policy=Markup(POLICY), title=title, style=STYLE, body=Markup("\n").join(body)
     )
-    return str(filled)
+    # Some texts come from files of others: one control character may hide another text.
+    return "\n".join(printable(line, len(line) + 1) for line in str(filled).split("\n"))
 
 
 def paragraph(text: str) -> Markup:
