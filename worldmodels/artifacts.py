@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
-from worldmodels.files import remove_temporary, write_json
+from worldmodels.files import remove_temporary
 from worldmodels.integrity import origin, sha256_of
 from worldmodels.locks import FolderLock
-from worldmodels.manifests import MANIFEST, differences, read_manifest
+from worldmodels.manifests import MANIFEST, differences, read_manifest, write_manifest
 from worldmodels.provenance import provenance
 from worldmodels.resources import Meter
 from worldmodels.succession import aside, discard, restore, resume, set_aside, unfinished
@@ -122,7 +122,7 @@ class StageFolder:
 
     def _note(self) -> None:
         self._count()
-        write_json(self.path / MANIFEST, self.record)
+        write_manifest(self.path, self.record)
 
     def _release(self) -> None:
         if self.lock is not None:
@@ -144,6 +144,7 @@ class StageFolder:
             summary: results worth reading without opening the artifact.
             files: names of those that later stages read, whose SHA-256 the manifest is to hold.
         """
+        remove_temporary(self.path)  # of a worker that was killed while it wrote
         self._count()
         self.record |= {
             "state": "complete",
@@ -152,7 +153,7 @@ class StageFolder:
             "summary": dict(summary or {}),
             "files": sha256_of(self.path, files),
         }
-        write_json(self.path / MANIFEST, self.record)
+        write_manifest(self.path, self.record)
         self.complete = True
         discard(self.path)
         self._release()
@@ -165,7 +166,7 @@ class StageFolder:
         """
         if self.complete or self.record.get("files", {}) != files:
             self.record |= {"state": "running", "files": dict(files)}
-            write_json(self.path / MANIFEST, self.record)
+            write_manifest(self.path, self.record)
         self.complete = False
 
     def _count(self) -> None:
@@ -356,7 +357,7 @@ class Run:
             difference = next(differences(self.base.manifest(stage), record), None)
             if difference is not None:
                 unlike = f"{self.base.locate(stage)} {difference}"
-        write_json(folder / MANIFEST, record)
+        write_manifest(folder, record)
         return StageFolder(stage, folder, record, complete=False, unlike=unlike, lock=lock)
 
     def _state(self, stage: str) -> str | None:

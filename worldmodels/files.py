@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,14 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
+_CHECKSUM = "crc32"
+
+
 class JsonLines:
-    """An append-only log of JSON records that survives being cut in the middle of a line."""
+    """An append-only log of JSON records that survives being cut in the middle of a line.
+
+    Each record carries a checksum: a flipped bit in a number would still be JSON.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -99,9 +106,7 @@ class JsonLines:
             with atomic_path(self.path) as temporary:
                 temporary.write_bytes(whole)
         try:
-            records = [json.loads(line) for line in whole.splitlines()]
-            if not all(isinstance(record, dict) for record in records):
-                raise ValueError("a line is no JSON object")
+            records = [_checked(json.loads(line)) for line in whole.splitlines()]
         except (ValueError, RecursionError) as error:
             raise ArtifactError(
                 f"{self.path}: is damaged ({error}); start its stage over with fresh=true"
@@ -110,7 +115,8 @@ class JsonLines:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append one record and force it to disk; a write that fails leaves the log as it was."""
-        line = (json.dumps(record) + "\n").encode()
+        checked = {**record, _CHECKSUM: checksum(record)}
+        line = (json.dumps(checked) + "\n").encode()
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Without a buffer, which would try to write once more when the file is closed.
@@ -125,3 +131,19 @@ class JsonLines:
                     with contextlib.suppress(OSError):
                         os.ftruncate(file.fileno(), end)
                     raise
+
+
+def _checked(record: Any) -> dict[str, Any]:
+    """A record without its checksum; raises `ValueError` where it is not what was written."""
+    if not isinstance(record, dict):
+        raise ValueError("a line is no JSON object")
+    # Older versions wrote none.
+    if _CHECKSUM in record and record.pop(_CHECKSUM) != checksum(record):
+        raise ValueError("the checksum of a line is another")
+    return record
+
+
+def checksum(record: Mapping[str, Any]) -> int:
+    """CRC-32 of a record as JSON, whatever the order of its keys."""
+    read = json.loads(json.dumps(record))  # keys that are numbers become texts
+    return zlib.crc32(json.dumps(read, sort_keys=True).encode())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NamedTuple
 
 from worldmodels.errors import ArtifactError
-from worldmodels.files import read_json
+from worldmodels.files import checksum, read_json, write_json
 
 MANIFEST = "manifest.json"
 _PARTS: dict[str, tuple[type | UnionType, bool]] = {
@@ -24,6 +24,19 @@ _PARTS: dict[str, tuple[type | UnionType, bool]] = {
 """Parts of a manifest: the type, and whether an unfinished one has it as well."""
 
 
+_CHECKSUM = "crc32"
+"""Of all other parts: a flipped bit in a number is still JSON. Older versions wrote none."""
+
+
+def write_manifest(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write the manifest of `folder`, atomically, with a checksum of itself."""
+    write_json(folder / MANIFEST, {**record, _CHECKSUM: _checksum(record)})
+
+
+def _checksum(record: Mapping[str, Any]) -> int:
+    return checksum({key: value for key, value in record.items() if key != _CHECKSUM})
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest in `folder`, its parts of the types that every reader relies on.
 
@@ -32,6 +45,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     fault = _fault(record := read_json(path))
+    if fault is None and record.get(_CHECKSUM) not in (None, _checksum(record)):
+        fault = "is damaged (its checksum is another)"
     if fault is not None:
         raise ArtifactError(
             f"{path}: {fault}; move the folder away, or make it again with fresh=true"

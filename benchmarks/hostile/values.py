@@ -116,6 +116,8 @@ def _injected(
     path = data / "smoke" / name
     for as_key in (False, True):
         tree = record(bench.smoke / "smoke" / name)
+        if isinstance(tree, dict):
+            tree.pop("crc32", None)  # a stranger would have written a right one
         _put(tree, place, text, as_key)
         path.write_text(json.dumps(tree))
         wrong = _reported(data, "smoke", text)
