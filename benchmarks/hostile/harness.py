@@ -261,7 +261,7 @@ def remains(done: Done, data: Path) -> str | None:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """SHA-256 by name of every file of an artifact; of a manifest, what must not depend on time."""
+    """SHA-256 by name of every file of an artifact; of manifests and logs, what is not of time."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.name.startswith(".") or path.suffix == ".lock":
@@ -271,6 +271,12 @@ def content(folder: Path) -> dict[str, str]:
             record = json.loads(data)
             kept = {key: record.get(key) for key in ("state", "fingerprint", "config", "inputs")}
             data = json.dumps(kept, sort_keys=True).encode()
+        elif path.suffix == ".jsonl":
+            lines = [json.loads(line) for line in data.splitlines()]
+            for line in lines:
+                line.pop("seconds", None)
+                line.pop("crc32", None)  # of the seconds as well
+            data = json.dumps(lines, sort_keys=True).encode()
         found[str(path.relative_to(folder))] = hashlib.sha256(data).hexdigest()
     return found
 
