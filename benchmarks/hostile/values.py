@@ -80,7 +80,8 @@ def injection(bench: Bench, folder: Path) -> Iterator[Case]:
         for stage in STAGES:
             for name in ("manifest.json", *(["scores.json"] if stage == "evaluate" else [])):
                 path = f"{stage}/{name}"
-                places = list(_places(record(bench.smoke / "smoke" / path)))
+                every = _places(record(bench.smoke / "smoke" / path))
+                places = [place for place in every if place != ("crc32",)]
                 step = max(1, len(places) * len(STAGES) * 2 // max(1, bench.cases))
                 for place in places[::step]:
                     check = functools.partial(_injected, bench, path, place, text)
