@@ -29,8 +29,8 @@ unit: $(VENV)/.dev
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-# With real programs beside ours: a wheel in an empty environment, an X server, Doom, an Atari game,
-# numba's simulator of a GPU.
+# With real programs beside ours (a wheel in an empty environment, an X server, Doom, an Atari game,
+# numba's simulator of a GPU), and chains that take long: rounds, kills.
 test-system: $(VENV)/.dev
 	$(BIN)/python -m pytest -m system --numprocesses 2 --dist loadfile
 

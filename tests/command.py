@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from coverage import Coverage
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
@@ -119,6 +120,9 @@ def _program(
     from worldmodels.__main__ import main
 
     if kill_at_write is not None:
+        coverage = Coverage.current()
+        if coverage is not None:  # what it sees of a process that is killed is lost
+            coverage.stop()
         _kill_at_write(kill_at_write)
 
     atexit._clear()  # of the process that this one was forked from

@@ -53,6 +53,7 @@ def test_a_search_on_the_parts_of_an_agent_is_that_on_its_runs(
     assert "is not finished" not in page
 
 
+@pytest.mark.system
 def test_fewer_directions_than_an_agent_has_are_the_leading_ones(
     copy: Path, agent: Path, tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(copy: Path) -> None
         assert record["config"]["controller.temperature"] == temperature
 
 
+@pytest.mark.system
 def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_path: Path) -> None:
     few = ("preset=smoke", *BRIEFLY, *FEW_FRAMES, "run=rounds", ALONE)
     done = run(tmp_path, "stage=iterate", *few)
@@ -186,6 +187,7 @@ def test_a_finished_run_is_the_first_round(copy: Path) -> None:
     assert scores["agent of round-1"] == read_json(copy / "smoke/evaluate/scores.json")["agent"]
 
 
+@pytest.mark.system
 def test_a_scout_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(
     tmp_path: Path,
 ) -> None:

@@ -60,6 +60,7 @@ def test_what_cannot_be_made_anew_is_left_as_it_was(
     assert shown(copy / "smoke") == sorted(STAGES)
 
 
+@pytest.mark.system
 def test_killed_while_made_anew_it_is_the_old_or_the_new_as_the_next_command_asks(
     copy: Path,
 ) -> None:

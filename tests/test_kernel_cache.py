@@ -15,6 +15,7 @@ import pytest
 from worldmodels.envs.carracing.compiled import forget_stale, is_current
 from worldmodels.errors import WorldModelsError
 
+pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[1]
 STRANGER = 54321
 """A user who has no name and no home."""

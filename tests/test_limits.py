@@ -1,5 +1,6 @@
 """What a configuration may be, before any work begins."""
 
+import copy
 import functools
 import math
 import re
@@ -41,9 +42,14 @@ def number_keys(kind: type, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
+@functools.cache
+def _default() -> schema.Config:
+    return composed()
+
+
 def with_value(key: str, value: Any) -> schema.Config:
     """The default configuration with another value, as a list where the key takes one."""
-    config = schema.changed(composed(), {})
+    config = copy.deepcopy(_default())
     *groups, name = key.split(".")
     group = functools.reduce(getattr, groups, config)
     setattr(group, name, [value] * 3 if key == "env.lever" else value)

@@ -12,6 +12,7 @@ from worldmodels.files import read_json
 from worldmodels.resources import Meter
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("bare")
 def test_stages_run_without_what_linux_alone_has(tmp_path: Path) -> None:
     short = ("preset=smoke", "rollouts.episodes=2", "rollouts.max_steps=20", "run=bare")

@@ -92,11 +92,21 @@ def copy_upstream(reference: Path, data: Path, stage: str) -> None:
 @pytest.mark.parametrize(
     ("stage", "more", "kills"),
     [
-        ("rollouts", (), (1, 2, 3)),
-        ("vae", (), (2, 3, 4)),
+        pytest.param("rollouts", (), (1, 2, 3), marks=pytest.mark.system),
+        pytest.param("vae", (), (2, 3, 4), marks=pytest.mark.system),
         ("rnn", (), (2, 3, 4, 5)),
-        ("controller", (*SEARCH, "controller.generations=6"), (2, 3, 4)),
-        ("evaluate", ("evaluate.episodes=8", *BRIEFLY[1:]), (2, 2, 2)),
+        pytest.param(
+            "controller",
+            (*SEARCH, "controller.generations=6"),
+            (2, 3, 4),
+            marks=pytest.mark.system,
+        ),
+        pytest.param(
+            "evaluate",
+            ("evaluate.episodes=8", *BRIEFLY[1:]),
+            (2, 2, 2),
+            marks=pytest.mark.system,
+        ),
     ],
 )
 def test_killed_where_it_writes(

@@ -10,6 +10,7 @@ import pytest
 from worldmodels.threads import WAITING, share_cores
 
 
+@pytest.mark.system
 @pytest.mark.skipif(sys.platform != "linux", reason="LLVM's OpenMP words it otherwise")
 @pytest.mark.parametrize(
     ("chosen", "expected"),
