@@ -173,19 +173,18 @@ def pictures(seed: int) -> dict[str, Any]:
 
 def scores(folder: Path, episodes: int) -> dict[str, Any]:
     """Mean returns of an agent in both, and the 95 % interval of the mean of their differences."""
-    wiring = load_agent(folder).wiring
+    config = load_agent(folder).config
     returns = []
     for engine in ("gymnasium", "native"):
         recipe = RealRecipe(
             EnvSpec(engine=engine),
-            vision=folder / "vae.safetensors",
-            memory=folder / "rnn.safetensors" if wiring.use_hidden else None,
-            sampled=wiring.sampled,
-            hidden_after=wiring.hidden_after,
+            encoder=folder / "vae.safetensors",
+            dynamics=folder / "rnn.safetensors",
+            features=config.features,
         )
         candidate = load_agent(folder).parameters[None]
         with Pool[World](recipe.build, available_cores(), 300.0) as pool:
-            played = fitness(pool, candidate, range(episodes), 16, STEPS, wiring)
+            played = fitness(pool, candidate, range(episodes), 16, STEPS, config.controller)
         returns.append(played.returns[0])
     theirs, ours = returns
     interval = scipy.stats.bootstrap((ours - theirs,), np.mean, rng=0).confidence_interval

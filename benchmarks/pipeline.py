@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 
-from worldmodels.agent import Wiring, load_memory, load_vision, save_memory, save_vision
 from worldmodels.cores import available_cores
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents, LatentSet
@@ -19,15 +18,18 @@ from worldmodels.envs.actions import make_action_policy
 from worldmodels.envs.controls import Controls
 from worldmodels.envs.engines import EnvSpec, make_lanes
 from worldmodels.evolution.fitness import fitness
+from worldmodels.model_files import load_dynamics, load_encoder, save_dynamics, save_encoder
+from worldmodels.models.controller import ControllerSpec
+from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 from worldmodels.stages.controller import MANY_DREAMS
 from worldmodels.tracking import Tracker
 from worldmodels.training import cpu
+from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes
+from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, Task, fit
-from worldmodels.training.memory import MemoryTask
-from worldmodels.training.vision import VisionTask
 from worldmodels.workers import Pool
 from worldmodels.worlds.collect import CollectShard, RandomDriver
 from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
@@ -35,7 +37,7 @@ from worldmodels.worlds.world import World
 
 LOW, HIGH = (-1.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 LANES, EPISODES, STEPS = 16, 64, 200
-WIRING = Wiring(True, True, False, ("tanh", "half_tanh", "clipped_tanh"), "CarRacing-v3")
+SPEC = ControllerSpec(("tanh", "half_tanh", "clipped_tanh"))
 BFLOAT16 = torch.cpu._is_avx512_bf16_supported()
 
 
@@ -56,14 +58,14 @@ def prepare(folder: Path) -> None:
     with Pool(recipe.build, available_cores(), 120.0) as pool:
         list(pool.run(jobs))
     torch.manual_seed(0)
-    memories = {"rnn": MDNRNN(32, 3), "doom": MDNRNN(64, 1, 512, restart=True, reward_weight=0)}
+    memories = {"rnn": MDNRNN(32, 3), "doom": MDNRNN(64, 1, 512, is_first=True, reward_weight=0)}
     for name, memory in memories.items():
         with torch.no_grad():
             memory.head.bias[-1] = -30.0  # no dream ends: an untrained head would end half at once
         nowhere = np.zeros((1, memory.latent_size), np.float32)
-        save_memory(folder / f"{name}.safetensors", memory, FirstLatents(nowhere, nowhere))
+        save_dynamics(folder / f"{name}.safetensors", memory, FirstLatents(nowhere, nowhere))
     vision = ConvVAE()
-    save_vision(folder / "vae.safetensors", vision)
+    save_encoder(folder / "vae.safetensors", vision)
     episodes = EpisodeSet.open([folder / "rollouts"], "refuse")
     path = folder / "latents.h5"
     encode_episodes(episodes, vision, path, {}, torch.device("cpu"), BFLOAT16)
@@ -144,8 +146,8 @@ def vae(folder: Path, seconds: float) -> float:
     precision = "bf16-mixed" if BFLOAT16 else "32-true"
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]  # a literal
     episodes = EpisodeSet.open([folder / "rollouts"], "refuse")
-    model = load_vision(folder / "vae.safetensors")
-    task = VisionTask(model, episodes, episodes.split(0.05, 1), 100, 1, fabric)
+    model = load_encoder(folder / "vae.safetensors")
+    task = EncoderTask(model, episodes, episodes.split(0.05, 1), 100, 1, fabric)
     return _fit(task, folder / f"vae-{time.time_ns()}", seconds, fabric)
 
 
@@ -155,14 +157,14 @@ def rnn(folder: Path, seconds: float) -> float:
     fabric = Fabric(accelerator="cpu", devices=1, precision="32-true")
     latents = LatentSet(folder / "latents.h5")
     split = EpisodeSet.open([folder / "rollouts"], "refuse").split(0.05, 1)
-    model = load_memory(folder / "rnn.safetensors")
-    task = MemoryTask(model, latents, split, 16, 100, 1, fabric)
+    model = load_dynamics(folder / "rnn.safetensors")
+    task = DynamicsTask(model, latents, split, 16, 100, 1, fabric)
     return _fit(task, folder / f"rnn-{time.time_ns()}", seconds, fabric)
 
 
 def _control(
     recipe: Recipe,
-    wiring: Wiring,
+    spec: ControllerSpec,
     features: int,
     lanes: int,
     candidates: int,
@@ -170,13 +172,13 @@ def _control(
     seconds: float,
 ) -> float:
     rng = np.random.default_rng(0)
-    size = wiring.head.size(features)
+    size = spec.size(features)
     population = (0.1 * rng.standard_normal((candidates, size))).astype(np.float32)
     with Pool[World](recipe.build, available_cores(), 120.0) as pool:
-        fitness(pool, population, range(episodes), lanes, 5, wiring)  # the workers start
+        fitness(pool, population, range(episodes), lanes, 5, spec)  # the workers start
         began, steps = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
-            outcome = fitness(pool, population, range(episodes), lanes, 200, wiring)
+            outcome = fitness(pool, population, range(episodes), lanes, 200, spec)
             steps += int(outcome.lengths.sum())
         return steps / (time.perf_counter() - began)
 
@@ -194,26 +196,26 @@ def real_control_envpool(folder: Path, seconds: float) -> float:
 def _real_control(engine: str, folder: Path, seconds: float) -> float:
     recipe = RealRecipe(
         EnvSpec(engine=engine),
-        vision=folder / "vae.safetensors",
-        memory=folder / "rnn.safetensors",
+        encoder=folder / "vae.safetensors",
+        dynamics=folder / "rnn.safetensors",
         bfloat16=BFLOAT16,
     )
-    return _control(recipe, WIRING, 32 + 256, LANES, 16, 4, seconds)
+    return _control(recipe, SPEC, 32 + 256, LANES, 16, 4, seconds)
 
 
 def dream(folder: Path, seconds: float) -> float:
     """Steps a second of a population in the dream, on all cores."""
-    return _dream(folder / "rnn.safetensors", WIRING, seconds)
+    return _dream(folder / "rnn.safetensors", SPEC, FeatureSpec(), seconds)
 
 
 def dream_doom(folder: Path, seconds: float) -> float:
     """The same at the size of Doom: z of 64, h and c of 512."""
-    wiring = Wiring(True, True, False, ("tanh",), "Take Cover", use_cell=True, bias=False)
-    return _dream(folder / "doom.safetensors", wiring, seconds)
+    spec = ControllerSpec(("tanh",), bias=False)
+    return _dream(folder / "doom.safetensors", spec, FeatureSpec(("c", "h")), seconds)
 
 
-def _dream(memory: Path, wiring: Wiring, seconds: float) -> float:
-    recipe = DreamRecipe(memory, 1.0, use_cell=wiring.use_cell, bfloat16=BFLOAT16)
-    sizes = load_memory(memory)
-    features = wiring.features(sizes.latent_size, sizes.hidden_size)
-    return _control(recipe, wiring, features, MANY_DREAMS, 64, 16, seconds)
+def _dream(path: Path, spec: ControllerSpec, features: FeatureSpec, seconds: float) -> float:
+    recipe = DreamRecipe(path, 1.0, features, bfloat16=BFLOAT16)
+    dynamics = load_dynamics(path)
+    size = features.size(dynamics.latent_size, dynamics)
+    return _control(recipe, spec, size, MANY_DREAMS, 64, 16, seconds)

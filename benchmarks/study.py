@@ -231,11 +231,11 @@ def _dreams() -> tuple[Variant, ...]:
     return (
         ("run", "as the run's", ()),
         ("short", "a fifth of the epochs", ("rnn.epochs=2",)),
-        ("deaths", "deaths as other steps", ("rnn.death_weight=1",)),
+        ("deaths", "deaths as other steps", ("rnn.termination_pos_weight=1",)),
         ("means", "means of latents", ("rnn.latent=mean", "controller.latent=mean")),
         ("shared", "one mixture for all", ("rnn.shared_mixture=true",)),
         ("reward", "fitness foretold", ("rnn.reward_weight=0.1",)),
-        ("restart", "no restart input", ("rnn.restart=false",)),
+        ("restart", "no restart input", ("rnn.is_first=false",)),
     )
 
 

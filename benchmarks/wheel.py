@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodels.agent import load_memory
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.engines import EnvSpec, make_lanes, prepare
 from worldmodels.files import write_json
-from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.model_files import load_dynamics
+from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.provenance import provenance
 from worldmodels.tracking import say
 
@@ -44,7 +44,7 @@ def held(actions: Tensor, wheel: tuple[float, ...] | None) -> Tensor:
 
 
 @torch.inference_mode()
-def dreamt(memory: MDNRNN, latents: Tensor, actions: Tensor) -> float:
+def dreamt(dynamics: DynamicsModel, latents: Tensor, actions: Tensor) -> float:
     """Reward a step that M expects at last, dreaming at temperature 1 from step `DRIVEN` on.
 
     Args:
@@ -52,13 +52,13 @@ def dreamt(memory: MDNRNN, latents: Tensor, actions: Tensor) -> float:
         actions: (episodes, DRIVEN + HELD, 3).
     """
     torch.manual_seed(0)
-    state = memory.initial(len(latents))
+    state = dynamics.initial_state(len(latents))
     for time in range(DRIVEN):
-        state = memory.advance(latents[:, time], actions[:, time], state)
+        state = dynamics.advance(latents[:, time], actions[:, time], state)
     now, rewards = latents[:, DRIVEN], []
     for time in range(DRIVEN, DRIVEN + HELD):
-        state = memory.advance(now, actions[:, time], state)
-        prediction = memory.predict(state.h)
+        state = dynamics.advance(now, actions[:, time], state)
+        prediction = dynamics.predict(state)
         rewards.append(prediction.reward)
         now = prediction.latent.sample(torch.rand_like(now), torch.randn_like(now), 1.0)
     return float(torch.stack(rewards[-LAST:]).mean())
@@ -90,7 +90,7 @@ def main() -> None:
     game = {name: played(seeds, way) for name, way in ways.items()}
     rows: list[dict[str, Any]] = [{"what": "the game", "rewards": game}]
     for run in options.runs:
-        memory = load_memory(run / "rnn" / "rnn.safetensors")
+        memory = load_dynamics(run / "rnn" / "rnn.safetensors")
         rewards = {name: dreamt(memory, latents, way) for name, way in ways.items()}
         rows.append({"what": "/".join(run.parts[-2:]), "rewards": rewards})
     for row in rows:

@@ -11,7 +11,7 @@ import imageio_ffmpeg
 import tables
 import torch
 
-from worldmodels.agent import load_agent, save_wiring
+from worldmodels.agent import load_agent, save_config
 
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 PICTURES = {"episodes": "rollouts/contact_sheet.png", "vision": "vae/reconstructions.png"}
@@ -97,14 +97,14 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
     for path in source.iterdir():
         shutil.copyfile(path, target / path.name)
     agent = load_agent(target)
-    save_wiring(target, agent.wiring)  # with the SHA-256s, whichever version made the run
+    save_config(target, agent.config)  # with the SHA-256s, whichever version made the run
     search = run["stages"]["controller"]
     hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600
     card = CARD.format(
         **published._asdict(),
-        vision=f"{_millions(agent.vision)} M parameters",
-        folded=FOLDED if agent.vision.folded else "",
-        memory=f"{_millions(agent.memory)} M",
+        vision=f"{_millions(agent.encoder)} M parameters",
+        folded=FOLDED if agent.encoder.sizes.get("folded") else "",
+        memory=f"{_millions(agent.dynamics)} M",
         controller=f"{agent.parameters.size:,}",
         size=f"{sum(path.stat().st_size for path in source.iterdir()) / 1e6:.1f}",
         scores=tables.scores(run),

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from worldmodels import weights
-from worldmodels.agent import RECORD, fingerprint, load_agent, load_first_latents
+from worldmodels.agent import RECORD, fingerprint, load_agent
 from worldmodels.evolution.directions import Directions
+from worldmodels.model_files import load_first_latents
 
 MEMORY = 512 * 2**20
 """Bytes that opening any of them may take, beyond what the program has in use."""
@@ -35,7 +36,7 @@ def _open(folder: Path) -> None:
     fingerprint(folder)
     agent = load_agent(folder)
     load_first_latents(folder / "rnn.safetensors")
-    Directions.load(folder / "directions.safetensors", agent.wiring.head)
+    Directions.load(folder / "directions.safetensors", agent.config.controller)
 
 
 def record(**changes: Any) -> Callable[[Path], None]:
@@ -48,6 +49,29 @@ def record(**changes: Any) -> Callable[[Path], None]:
         path.write_text(content)
 
     return damage
+
+
+def features(**changes: Any) -> Callable[[Path], None]:
+    """Another description of what the controller sees."""
+    return _group("features", changes)
+
+
+def controller(**changes: Any) -> Callable[[Path], None]:
+    """Another description of the controller's layers."""
+    return _group("controller", changes)
+
+
+def _group(name: str, changes: dict[str, Any]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        said = json.loads((folder / RECORD).read_text())
+        record(**{name: said[name] | changes})(folder)
+
+    return damage
+
+
+def model(name: str, **changes: Any) -> Callable[[Path], None]:
+    """Another description of a model: its class, format or sizes."""
+    return tree(name, lambda content: content["model"].update(changes))
 
 
 def text(content: str | bytes, name: str = RECORD) -> Callable[[Path], None]:
@@ -83,7 +107,7 @@ def tree(name: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Path],
 
 
 def sizes(name: str, **changes: Any) -> Callable[[Path], None]:
-    return tree(name, lambda content: content["sizes"].update(changes))
+    return tree(name, lambda content: content["model"]["sizes"].update(changes))
 
 
 def module(name: str, **changes: torch.Tensor) -> Callable[[Path], None]:
@@ -144,9 +168,14 @@ CASES: dict[str, Callable[[Path], None]] = {
     "endless hidden state": sizes("rnn", hidden_size=10**9),
     "mixtures of a thousand digits": sizes("rnn", mixtures=10**1000),
     "actions of another world": sizes("rnn", action_size=7),
+    "a class that nobody registered": model("rnn", **{"class": "os.system"}),
+    "a class of the other kind": model("vae", **{"class": "mdn_rnn"}),
+    "a class as a list": model("vae", **{"class": ["conv_vae"]}),
+    "another format": model("rnn", format=99),
+    "frames of another size": sizes("vae", frame_size=96),
     "a size that nobody knows": sizes("rnn", __class__="x"),
-    "no sizes": tree("vae", lambda content: content.pop("sizes")),
-    "sizes as a list": tree("vae", lambda content: content.update(sizes=[1])),
+    "no sizes": tree("vae", lambda content: content["model"].pop("sizes")),
+    "sizes as a list": tree("vae", lambda content: content["model"].update(sizes=[1])),
     "no weights": tree("vae", lambda content: content.pop("module")),
     "weights as a number": tree("vae", lambda content: content.update(module=1)),
     "a part too many": tree("vae", lambda content: content.update(more=1)),
@@ -225,17 +254,20 @@ CASES: dict[str, Callable[[Path], None]] = {
     "a record of bytes": text(b"\xff\xfe{}"),
     "a record of a number": text("1" * 5000),
     "words that nobody knows": record(__init__=1),
-    "truth as text": record(use_hidden="yes"),
-    "bias as a number": record(bias=1),
-    "cell without hidden": record(use_cell=True, use_hidden=False),
-    "endless hidden units": record(hidden_units=10**12),
-    "another number of hidden units": record(hidden_units=3),
-    "no squashing": record(squash=[]),
-    "squashing as text": record(squash="tanh"),
-    "squashing as a number": record(squash=3),
-    "squashing of lists": record(squash=[["tanh"], [], {}]),
-    "squashing of escapes": record(squash=["\x1b[31m"] * 3),
-    "squashing without end": record(squash=["tanh"] * 50_000),
+    "an older format": record(format=1),
+    "features as a number": record(features=5),
+    "a controller without layers": record(controller={}),
+    "truth as text": features(sampled="yes"),
+    "bias as a number": controller(bias=1),
+    "a state that nobody has": features(state=["k"]),
+    "endless hidden units": controller(hidden_units=10**12),
+    "another number of hidden units": controller(hidden_units=3),
+    "no squashing": controller(squash=[]),
+    "squashing as text": controller(squash="tanh"),
+    "squashing as a number": controller(squash=3),
+    "squashing of lists": controller(squash=[["tanh"], [], {}]),
+    "squashing of escapes": controller(squash=["\x1b[31m"] * 3),
+    "squashing without end": controller(squash=["tanh"] * 50_000),
     "environment as a number": record(env_id=5),
     "flipped bit": flip,
     "another controller": swap,

@@ -15,10 +15,11 @@ from command import ALONE, BRIEFLY, error_line, run
 from hostile_agents import CASES, KEEPING_SHA256, judge, record
 
 from worldmodels.agent import fingerprint as fingerprint_of_agent
-from worldmodels.agent import load_agent, load_first_latents, load_vision, save_agent
+from worldmodels.agent import load_agent, save_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.controls import Controls
 from worldmodels.files import read_json, write_json
+from worldmodels.model_files import load_encoder, load_first_latents
 from worldmodels.reporting.scores import IN_ITS_DREAM
 from worldmodels.worlds.collect import NoisyAgent
 from worldmodels.worlds.real import Perception, RealWorld
@@ -73,8 +74,8 @@ def test_an_agent_drives_and_gives_its_v_where_a_run_begins_from_it(
     assert set(made["rollouts"]["inputs"]) == {"model"}
     assert set(made["vae"]["inputs"]) == {"rollouts", "previous vae"}
     assert made["rnn"]["inputs"]["vae"] == made["vae"]["fingerprint"]
-    theirs, ours = load_agent(agent).vision, load_vision(tmp_path / "smoke/vae/vae.safetensors")
-    assert ours.folded
+    theirs, ours = load_agent(agent).encoder, load_encoder(tmp_path / "smoke/vae/vae.safetensors")
+    assert ours.sizes["folded"]
     for name, tensor in theirs.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], tensor, rtol=0, atol=0)
     assert "is not finished" not in (tmp_path / "smoke/report/index.html").read_text()
@@ -93,9 +94,9 @@ def test_rounds_begin_from_an_agent(agent: Path, tmp_path: Path) -> None:
     words = ("stage=iterate", "preset=smoke", "iterate.rounds=2", "vae.epochs=0", ALONE, *BRIEFLY)
     done = run(tmp_path, *words, f"base={agent}", "rollouts.policy=controller")
     assert done.returncode == 0, done.stderr
-    theirs = load_agent(agent).vision.state_dict()
+    theirs = load_agent(agent).encoder.state_dict()
     for number in (1, 2):
-        ours = load_vision(tmp_path / f"smoke/round-{number}/vae/vae.safetensors").state_dict()
+        ours = load_encoder(tmp_path / f"smoke/round-{number}/vae/vae.safetensors").state_dict()
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     made = read_json(tmp_path / "smoke/round-1/rollouts/manifest.json")
     assert set(made["inputs"]) == {"model"}
@@ -186,7 +187,7 @@ def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Pat
 def test_noise_is_on_the_parameters_and_another_for_each_episode(smoke: Path) -> None:
     folder = smoke / "smoke/controller/agent"
     agent = load_agent(folder)
-    world = RealWorld(no_lanes, Perception(agent.vision, agent.memory))
+    world = RealWorld(no_lanes, Perception(agent.encoder, agent.dynamics, agent.config.features))
     seeds = tuple(range(4000))
     blind = torch.zeros(len(seeds), world.feature_size)  # leaves the biases alone
     policy = NoisyAgent(folder, 0.3, 0.0, CONTROLS).policy(world, seeds)
@@ -202,7 +203,7 @@ def test_noise_is_on_the_parameters_and_another_for_each_episode(smoke: Path) ->
 def test_a_hand_slips_as_often_and_as_long_as_it_should(smoke: Path) -> None:
     folder, epsilon, steps = smoke / "smoke/controller/agent", 0.05, 400
     agent = load_agent(folder)
-    world = RealWorld(no_lanes, Perception(agent.vision, agent.memory))
+    world = RealWorld(no_lanes, Perception(agent.encoder, agent.dynamics, agent.config.features))
     seeds = tuple(range(50))
     blind = torch.zeros(len(seeds), world.feature_size)
     own = NoisyAgent(folder, 0.0, 0.0, CONTROLS).policy(world, seeds).act(blind)  # as long as blind

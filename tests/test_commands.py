@@ -85,13 +85,13 @@ def test_a_learning_curve_has_a_point_for_each_selection(smoke: Path) -> None:
 
 def test_latents_are_what_the_saved_vae_makes_of_the_frames(smoke: Path) -> None:
 
-    from worldmodels.models.vae import to_input
+    from worldmodels.models.encoder import to_input
 
     agent = load_agent(smoke / "smoke/controller/agent")
     latents = LatentSet(smoke / "smoke/rnn/latents.h5")
     frames = EpisodeSet.open([smoke / "smoke/rollouts"]).episode(3).frames
     with torch.inference_mode():
-        mean = agent.vision.encode(to_input(torch.from_numpy(frames))).mean.numpy()
+        mean = agent.encoder.encode(to_input(torch.from_numpy(frames))).mean.numpy()
     # bfloat16 has eight bits of mantissa.
     np.testing.assert_allclose(latents.episode(3).mean, mean, atol=0.1 * np.abs(mean).max())
 

@@ -39,9 +39,9 @@ def test_a_containers_quota_counts_and_not_the_hosts_cores(
     assert cores_in_words() == "3 of 64 cores"
     context = Context(composed("device=cpu"), Run(tmp_path))
     assert context.processes == 3
-    assert context.real(None, None, None, context.wiring()).env_processes == 1
+    assert context.real(None).env_processes == 1
     alone = Context(composed("device=cpu", "workers.processes=0"), Run(tmp_path))
-    assert alone.real(None, None, None, alone.wiring()).env_processes == 3
+    assert alone.real(None).env_processes == 3
 
 
 def test_the_user_may_set_fewer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
 from worldmodels.evolution.directions import Directions
-from worldmodels.models.controller import Controllers, Head
+from worldmodels.models.controller import Controllers, ControllerSpec
+from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.training.moments import feature_moments
 
@@ -23,7 +24,7 @@ def drawn_features(seed: int, size: int = 9, count: int = 500) -> np.ndarray:
     )
 
 
-def directions(rows: np.ndarray, components: int, head: Head) -> Directions:
+def directions(rows: np.ndarray, components: int, head: ControllerSpec) -> Directions:
     return Directions.of(rows.mean(axis=0), rows.T @ rows / len(rows), components, head)
 
 
@@ -32,7 +33,7 @@ def directions(rows: np.ndarray, components: int, head: Head) -> Directions:
 def test_a_controller_acts_as_its_coordinates_do_on_the_components(
     components: int, hidden_units: int, bias: bool, seed: int
 ) -> None:
-    head, rows = Head(("tanh", "half_tanh"), hidden_units, bias), drawn_features(seed)
+    head, rows = ControllerSpec(("tanh", "half_tanh"), hidden_units, bias), drawn_features(seed)
     search = directions(rows, components, head)
     count = min(components, rows.shape[1])
     drawn = np.random.default_rng(seed).normal(0, 0.3, (4, search.size))
@@ -51,7 +52,7 @@ def test_a_controller_acts_as_its_coordinates_do_on_the_components(
 @settings(max_examples=30, deadline=None)
 def test_components_are_uncorrelated_and_half_way_to_equal(components: int, seed: int) -> None:
     rows = drawn_features(seed)
-    search = directions(rows, components, Head(("tanh",)))
+    search = directions(rows, components, ControllerSpec(("tanh",)))
     covariance = np.cov(((rows - rows.mean(axis=0)) @ search.axes).T, bias=True)
     covariance = covariance.reshape(components, components)
     largest = np.sqrt(np.linalg.eigvalsh(np.cov(rows.T, bias=True))[::-1][:components])
@@ -60,7 +61,7 @@ def test_components_are_uncorrelated_and_half_way_to_equal(components: int, seed
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_controller_is_found_where_it_is(tmp_path: Path, bias: bool) -> None:
-    head, rows = Head(("tanh", "tanh"), 3, bias), drawn_features(0)
+    head, rows = ControllerSpec(("tanh", "tanh"), 3, bias), drawn_features(0)
     search = directions(rows, 5, head)
     at = np.random.default_rng(0).normal(0, 1, (2, search.size))
     np.testing.assert_allclose(search.coordinates(search.controllers(at)), at, atol=1e-4)
@@ -72,12 +73,12 @@ def test_a_controller_is_found_where_it_is(tmp_path: Path, bias: bool) -> None:
     np.testing.assert_array_equal(everything.controllers(parameters), parameters)
 
 
-@pytest.mark.parametrize(("with_memory", "cell"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize("state_features", [("h",), ("c", "h"), ()])
 def test_moments_are_those_of_what_a_controller_would_have_seen(
-    tmp_path: Path, with_memory: bool, cell: bool
+    tmp_path: Path, state_features: tuple[str, ...]
 ) -> None:
     torch.manual_seed(0)
-    memory = MDNRNN(4, 2, 6, 2, restart=cell).eval()
+    dynamics = MDNRNN(4, 2, 6, 2, is_first=len(state_features) == 2).eval()
     rng = np.random.default_rng(0)
     episodes = [
         EncodedEpisode(
@@ -93,14 +94,14 @@ def test_moments_are_those_of_what_a_controller_would_have_seen(
     write_latents(tmp_path / "latents.h5", episodes, {})
     seen = []
     for episode in episodes:
-        state = memory.initial(1)
+        h, c = dynamics.initial_state(1)
         for z, action in zip(torch.tensor(episode.mean[:-1]), episode.actions, strict=True):
-            parts = [z, *([state.c[0]] if cell else []), *([state.h[0]] if with_memory else [])]
-            seen.append(torch.cat(parts).detach().numpy())
-            state = memory.advance(z[None], torch.tensor(action)[None], state)
+            state = {"h": h[0], "c": c[0]}
+            seen.append(torch.cat([z, *(state[name] for name in state_features)]).detach().numpy())
+            h, c = dynamics.advance(z[None], torch.tensor(action)[None], (h, c))
     rows = np.array(seen, np.float64)
     mean, moments = feature_moments(
-        LatentSet(tmp_path / "latents.h5"), memory if with_memory else None, cell
+        LatentSet(tmp_path / "latents.h5"), dynamics, FeatureSpec(state_features)
     )
     np.testing.assert_allclose(mean, rows.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(moments, rows.T @ rows / len(rows), atol=1e-6)

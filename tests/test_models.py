@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import distributions, nn
 
-from worldmodels.models.controller import Controllers, Head
-from worldmodels.models.mdnrnn import MDNRNN, Mixture, Sequences
-from worldmodels.models.vae import ConvVAE, Posterior, kl_to_prior, to_frames, to_input
+from worldmodels.models.controller import Controllers, ControllerSpec
+from worldmodels.models.dynamics import Sequences
+from worldmodels.models.encoder import Posterior, to_frames, to_input
+from worldmodels.models.mdnrnn import MDNRNN, Mixture
+from worldmodels.models.vae import ConvVAE, kl_to_prior
 
 
 def frames(count: int, seed: int = 0) -> torch.Tensor:
@@ -27,10 +29,10 @@ def test_vae_has_the_papers_parameter_count() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_folded_decoder_is_the_same_function_of_fewer_numbers(dtype: torch.dtype) -> None:
+def test_a_for_inference_is_the_same_function_of_fewer_numbers(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model = ConvVAE(16).eval().to(dtype)
-    folded = model.folded_decoder()
+    folded = model.for_inference()
     images = to_input(frames(2)).to(dtype)
     assert torch.equal(folded.encode(images).mean, model.encode(images).mean)
     latents = torch.randn(4, 16).to(dtype)
@@ -38,7 +40,7 @@ def test_a_folded_decoder_is_the_same_function_of_fewer_numbers(dtype: torch.dty
     torch.testing.assert_close(folded.decode(latents), model.decode(latents), rtol=0, atol=atol)
     count, fewer = (sum(p.numel() for p in vae.parameters()) for vae in (model, folded))
     assert count - fewer == 1024 * (16 + 1) + 3200 * 1024 - 3200 * (16 + 1)
-    assert folded.folded_decoder() is folded
+    assert folded.for_inference() is folded
 
 
 def test_the_decoder_is_the_papers_four_transposed_convolutions() -> None:
@@ -114,7 +116,7 @@ def test_mixture_density_agrees_with_torch_distributions(
 
 def test_density_is_finite_far_in_the_tails() -> None:
     model = MDNRNN(2, 1, 4, 3)
-    prediction = model.predict(torch.full((1, 4), 1e4))
+    prediction = model.predict((torch.full((1, 4), 1e4), torch.zeros(1, 4)))
     assert torch.isfinite(prediction.latent.log_prob(torch.zeros(1, 2))).all()
 
 
@@ -161,31 +163,31 @@ def test_one_step_at_a_time_equals_the_sequence() -> None:
     torch.manual_seed(0)
     model = MDNRNN(5, 2, 16, 3)
     latents, actions = torch.randn(4, 9, 5), torch.randn(4, 9, 2)
-    whole, last = model(latents, actions, model.initial(4))
-    state = model.initial(4)
+    whole, last = model.forward(latents, actions, model.initial_state(4))
+    state = model.initial_state(4)
     for time in range(9):
         state = model.advance(latents[:, time], actions[:, time], state)
-        step = model.predict(state.h)
+        step = model.predict(state)
         torch.testing.assert_close(step.reward, whole.reward[:, time])
         torch.testing.assert_close(step.latent.mean, whole.latent.mean[:, time])
-    torch.testing.assert_close(state.c, last.c)
+    torch.testing.assert_close(state, last)
 
 
-def test_the_restart_input_is_one_in_the_first_step_of_an_episode_alone() -> None:
+def test_the_is_first_input_is_one_in_the_first_step_of_an_episode_alone() -> None:
     torch.manual_seed(0)
-    model = MDNRNN(5, 2, 16, 3, restart=True)
+    model = MDNRNN(5, 2, 16, 3, is_first=True)
     latents, actions = torch.randn(4, 9, 5), torch.randn(4, 9, 2)
     flag = torch.zeros(4, 9, 1)
     flag[:, 0] = 1
     hidden, _ = model.lstm(torch.cat([latents, actions, flag], dim=-1))
-    told = model.predict(hidden).reward
-    first, state = model(latents[:, :4], actions[:, :4], model.initial(4))
-    later, _ = model(latents[:, 4:], actions[:, 4:], state)
+    told = model.predict((hidden, hidden)).reward
+    first, state = model.forward(latents[:, :4], actions[:, :4], model.initial_state(4))
+    later, _ = model.forward(latents[:, 4:], actions[:, 4:], state)
     torch.testing.assert_close(torch.cat([first.reward, later.reward], dim=1), told)
-    state = model.initial(4)
+    state = model.initial_state(4)
     for time in range(9):
         state = model.advance(latents[:, time], actions[:, time], state)
-        torch.testing.assert_close(state.h, hidden[:, time])
+        torch.testing.assert_close(state[0], hidden[:, time])
 
 
 def sequences(batch: int, steps: int, latent: int, seed: int = 0) -> Sequences:
@@ -220,7 +222,7 @@ def test_padding_changes_neither_loss_nor_gradient() -> None:
     losses = []
     for batch in (short, padded):
         model.zero_grad()
-        loss, _, _ = model.loss(batch, model.initial(2))
+        loss, _, _ = model.loss(batch, model.initial_state(2))
         loss.backward()
         losses.append(loss.item())
         flat = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
@@ -231,12 +233,12 @@ def test_padding_changes_neither_loss_nor_gradient() -> None:
 
 def test_a_death_weighs_as_many_other_steps_as_it_is_told() -> None:
     torch.manual_seed(0)
-    model = MDNRNN(3, 2, 8, 2, reward_weight=0.0, death_weight=10.0)
+    model = MDNRNN(3, 2, 8, 2, reward_weight=0.0, termination_pos_weight=10.0)
     batch = sequences(2, 6, 3)
     batch.terminated[0, 3] = 1.0
     batch.mask[0, 4:] = False
-    loss, logs, _ = model.loss(batch, model.initial(2))
-    prediction, _ = model(batch.mean[:, :-1], batch.actions, model.initial(2))
+    loss, logs, _ = model.loss(batch, model.initial_state(2))
+    prediction, _ = model.forward(batch.mean[:, :-1], batch.actions, model.initial_state(2))
     ends = distributions.Bernoulli(logits=prediction.termination)
     surprise = -ends.log_prob(batch.terminated) * (1 + 9 * batch.terminated)
     wanted = surprise[batch.mask].mean()
@@ -247,9 +249,9 @@ def test_a_death_weighs_as_many_other_steps_as_it_is_told() -> None:
 def test_windows_with_carried_state_see_what_the_whole_episode_sees() -> None:
     model = MDNRNN(3, 2, 8, 2)
     whole = sequences(2, 8, 3)
-    loss, _, _ = model.loss(whole, model.initial(2))
+    loss, _, _ = model.loss(whole, model.initial_state(2))
     parts = []
-    state = model.initial(2)
+    state = model.initial_state(2)
     for start in (0, 4):
         window = Sequences(
             whole.mean[:, start : start + 5],
@@ -268,9 +270,9 @@ def test_windows_with_carried_state_see_what_the_whole_episode_sees() -> None:
 def test_a_new_episode_forgets_the_state_before() -> None:
     model = MDNRNN(3, 2, 8, 2)
     batch = sequences(2, 4, 3)
-    clean, _, _ = model.loss(batch, model.initial(2))
-    state = model.initial(2)
-    dirty, _, _ = model.loss(batch, type(state)(state.h + 5.0, state.c - 3.0))
+    clean, _, _ = model.loss(batch, model.initial_state(2))
+    h, c = model.initial_state(2)
+    dirty, _, _ = model.loss(batch, (h + 5.0, c - 3.0))
     assert clean.item() == pytest.approx(dirty.item(), rel=1e-6)
 
 
@@ -288,7 +290,7 @@ def test_the_encoder_infers_in_bfloat16_what_its_convolutions_say(frames: int) -
 
 def test_controllers_act_as_one_linear_layer_each_and_stay_in_the_box() -> None:
     torch.manual_seed(0)
-    head = Head(("tanh", "half_tanh", "clipped_tanh"))
+    head = ControllerSpec(("tanh", "half_tanh", "clipped_tanh"))
     assert head.size(288) == 867  # the paper's number
     parameters = torch.randn(6, head.size(4))
     features = torch.randn(6, 4)
@@ -304,7 +306,7 @@ def test_controllers_act_as_one_linear_layer_each_and_stay_in_the_box() -> None:
 
 def test_controllers_with_a_hidden_layer_act_as_torchs_own() -> None:
     torch.manual_seed(0)
-    head = Head(("tanh", "tanh", "tanh"), hidden_units=40)
+    head = ControllerSpec(("tanh", "tanh", "tanh"), hidden_units=40)
     assert head.size(32) == 1443  # the paper's number
     layers = [nn.Linear(32, 40), nn.Linear(40, 3)]
     parameters = torch.cat(
@@ -320,4 +322,4 @@ def test_controllers_with_a_hidden_layer_act_as_torchs_own() -> None:
 
 def test_a_controller_of_the_wrong_size_is_refused() -> None:
     with pytest.raises(ValueError, match="has 15 parameters, not 14"):
-        Controllers(torch.zeros(1, 14), 4, Head(("tanh",) * 3))
+        Controllers(torch.zeros(1, 14), 4, ControllerSpec(("tanh",) * 3))

@@ -25,7 +25,7 @@ def test_every_stage_runs_on_an_atari_game(tmp_path: Path) -> None:
     assert ((actions == 1).sum(axis=1) == 1).all()
     assert (actions.sum(axis=1) == 1).all()
     agent = load_agent(folder / "controller/agent")
-    assert agent.memory.action_size == 4
+    assert agent.dynamics.action_size == 4
     scores = json.loads((folder / "evaluate/scores.json").read_text())
     assert set(scores) == {"agent", "random policy"}
 

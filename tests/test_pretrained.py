@@ -61,14 +61,12 @@ def test_it_plays_as_its_card_says(name: str, spec: EnvSpec, count: int, steps: 
     agent, judged = load_agent(folder), run["scores"]["agent"]
     world = RealRecipe(
         spec,
-        vision=folder / "vae.safetensors",
-        memory=folder / "rnn.safetensors",
-        sampled=agent.wiring.sampled,
-        hidden_after=agent.wiring.hidden_after,
-        use_cell=agent.wiring.use_cell,
+        encoder=folder / "vae.safetensors",
+        dynamics=folder / "rnn.safetensors",
+        features=agent.config.features,
     ).build()
     seeds = tuple(judged["seeds"][:count])
-    packet = Packet(agent.parameters[None], seeds, steps, agent.wiring.head)
+    packet = Packet(agent.parameters[None], seeds, steps, agent.config.controller)
     try:
         outcome = packet(world, lambda steps: None)
     finally:

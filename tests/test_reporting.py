@@ -16,7 +16,7 @@ from worldmodels import tracking
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.envs.engines import EnvSpec, make_lanes
-from worldmodels.models.controller import Head
+from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE, to_input
 from worldmodels.reporting.charts import Chart, draw
@@ -185,7 +185,7 @@ def test_the_film_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path)
     spec = EnvSpec("picture_env:Countdown-v0", "gymnasium", 500, None, 64)
     world = RealWorld(lambda lanes: make_lanes(spec, lanes), Perception(vision, memory))
     film = EpisodeFilm(1, vision, memory)
-    head = Head(("tanh", "tanh"))
+    head = ControllerSpec(("tanh", "tanh"))
     parameters = np.zeros((1, head.size(32 + 8)), np.float32)
     policy = PopulationPolicy(parameters, 3, world.feature_size, head, torch.device("cpu"))
     outcome = rollout(world, policy, [90, 120, 70], 500, film)

@@ -15,12 +15,13 @@ from conftest import Once
 from doom import ID, SPEC
 from numpy.typing import NDArray
 
-from worldmodels.agent import load_agent, load_first_latents
+from worldmodels.agent import load_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.engines import make_lanes
 from worldmodels.errors import install
-from worldmodels.models.controller import Head
+from worldmodels.model_files import load_first_latents
+from worldmodels.models.controller import ControllerSpec
 
 pytestmark = pytest.mark.system
 pytest.importorskip("vizdoom", reason=f"ViZDoom is not installed: {install('doom')}")
@@ -127,9 +128,9 @@ def test_deaths_are_where_they_happened_and_dreams_begin_where_episodes_did(
 
 def test_the_controller_sees_latent_cell_and_hidden_and_has_no_bias(takecover: Path) -> None:
     agent = load_agent(takecover / "controller/agent")
-    assert agent.memory.restart
-    assert agent.parameters.shape == (64 + 2 * agent.memory.hidden_size,)
-    assert Head(("tanh",), 0, bias=False).size(64 + 2 * 512) == 1088
+    assert agent.dynamics.sizes["is_first"]
+    assert agent.parameters.shape == (64 + sum(agent.dynamics.state_features.values()),)
+    assert ControllerSpec(("tanh",), 0, bias=False).size(64 + 2 * 512) == 1088
 
 
 def test_run_again_does_nothing(takecover: Path, tmp_path: Path) -> None:

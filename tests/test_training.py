@@ -12,8 +12,8 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.models.vae import ConvVAE
 from worldmodels.tracking import Tracker
+from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, FitResult, fit
-from worldmodels.training.vision import VisionTask
 
 OPTIONS = FitOptions(
     epochs=2,
@@ -54,7 +54,7 @@ def train(
     options: FitOptions = OPTIONS,
 ) -> FitResult:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
-    task = VisionTask(model, episodes, episodes.split(0.25, 1), 5, 1, fabric)
+    task = EncoderTask(model, episodes, episodes.split(0.25, 1), 5, 1, fabric)
     with Tracker(folder / "metrics.csv") as tracker:
         return fit(task, folder, options, fabric, tracker)
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from worldmodels.agent import Wiring
 from worldmodels.data.latents import FirstLatents
 from worldmodels.evolution.fitness import packets, wanted_episodes
 from worldmodels.evolution.search import Search
-from worldmodels.models.controller import Head
+from worldmodels.models.controller import ControllerSpec
+from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 from worldmodels.worlds.dream import DreamWorld
@@ -26,7 +26,7 @@ from worldmodels.worlds.rollout import PopulationPolicy, rollout
 from worldmodels.worlds.world import Step
 
 CPU = torch.device("cpu")
-SQUASH = Head(("tanh", "half_tanh", "clipped_tanh"))
+SQUASH = ControllerSpec(("tanh", "half_tanh", "clipped_tanh"))
 
 
 def dream(
@@ -46,7 +46,7 @@ def dream(
         rng.normal(size=(5, latent)).astype(np.float32),
         rng.normal(size=(5, latent)).astype(np.float32),
     )
-    return DreamWorld(memory, first, temperature, dtype=dtype)
+    return DreamWorld(memory, first, temperature, FeatureSpec(), dtype=dtype)
 
 
 def population(world: DreamWorld, candidates: int, episodes: int) -> PopulationPolicy:
@@ -155,7 +155,7 @@ def test_ended_lanes_leave_the_batch_and_results_keep_their_order() -> None:
     world = Countdown()
     # Candidate 0 always answers tanh(1), candidate 1 tanh(-1): biases only.
     candidates = np.array([[0, 1], [0, -1]], np.float32)
-    policy = PopulationPolicy(candidates, 3, 1, Head(("tanh",)), CPU)
+    policy = PopulationPolicy(candidates, 3, 1, ControllerSpec(("tanh",)), CPU)
     outcome = rollout(world, policy, [1, 4, 2, 3, 9, 1], max_steps=6)
     assert outcome.lengths.tolist() == [1, 4, 2, 3, 6, 1]
     assert outcome.terminated.tolist() == [True, True, True, True, False, True]
@@ -169,7 +169,7 @@ def test_a_stuck_lane_ends_and_is_charged_for_the_steps_that_were_left() -> None
     outcomes = []
     for patience in (None, 5):
         world = Countdown()
-        policy = PopulationPolicy(candidates, 2, 1, Head(("tanh",)), CPU)
+        policy = PopulationPolicy(candidates, 2, 1, ControllerSpec(("tanh",)), CPU)
         outcomes.append(rollout(world, policy, [100, 3, 100, 3], 20, patience=patience))
     whole, cut = outcomes
     np.testing.assert_allclose(cut.returns, whole.returns)
@@ -204,8 +204,7 @@ def test_packets_hold_every_episode_once_and_are_about_equal(
     count: int, episodes: int, lanes: int
 ) -> None:
     candidates = np.arange(count, dtype=np.float32)[:, None]
-    wiring = Wiring(True, True, False, ("tanh",), "CarRacing-v3")
-    cut = packets(candidates, range(episodes), lanes, 10, wiring)
+    cut = packets(candidates, range(episodes), lanes, 10, ControllerSpec(("tanh",)))
     played = [
         (row[0], seed) for packet in cut for row in packet.candidates for seed in packet.seeds
     ]

@@ -154,8 +154,10 @@ class RolloutsConfig:
 
 @dataclass
 class VAEConfig:
-    """V, the vision model (paper, appendix A.1)."""
+    """The encoder (paper, appendix A.1)."""
 
+    encoder: str = "conv_vae"  # registered name of its class
+    options: dict[str, Any] = field(default_factory=dict)  # of a class that another package adds
     latent_size: int = 32
     epochs: int = 10
     batch_size: int = 100
@@ -167,8 +169,10 @@ class VAEConfig:
 
 @dataclass
 class RNNConfig:
-    """M, the memory (paper, appendix A.2)."""
+    """The dynamics model (paper, appendix A.2)."""
 
+    model: str = "mdn_rnn"  # registered name of its class
+    options: dict[str, Any] = field(default_factory=dict)  # of a class that another package adds
     hidden_size: int = 256
     mixtures: int = 5
     shared_mixture: bool = False  # all dimensions of z share one mixture, instead of one for each
@@ -179,10 +183,10 @@ class RNNConfig:
     learning_rate: float = 1e-3
     final_learning_rate: float = 1e-3  # reached by exponential decay; equal is constant
     gradient_clip: float = 1.0  # elementwise, as the paper's code clips
-    restart: bool = False  # a further input tells the first step of an episode
+    is_first: bool = False  # a further input is 1 in the first step of an episode
     reward_weight: float = 0.1  # 0: not predicted; a dream's return is then the steps survived
     termination_weight: float = 1.0
-    death_weight: float = 1.0  # of a step that ends an episode, against one that does not
+    termination_pos_weight: float = 1.0  # of a step that ends an episode, in that cross entropy
     validation_fraction: float = 0.05
     baselines: bool = True  # train a single-Gaussian head for the table of likelihoods
 

@@ -73,7 +73,7 @@ _KEYS = {
     Limit(1, 1000): "iterate.rounds",
     Limit(0, 1e6, above=True): """
         vae.learning_rate vae.final_learning_rate rnn.learning_rate rnn.final_learning_rate
-        rnn.gradient_clip rnn.death_weight
+        rnn.gradient_clip rnn.termination_pos_weight
     """,
     Limit(0, 1000.0, above=True): "controller.sigma controller.final_sigma",
     Limit(0.001, 1000.0): "controller.temperature",

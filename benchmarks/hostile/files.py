@@ -386,13 +386,13 @@ def _deep_json(agent: Path) -> None:
     (agent / "agent.json").write_text("[" * 200_000)
 
 
-def _wiring(agent: Path, **values: object) -> None:
+def _record(agent: Path, **values: object) -> None:
     path = agent / "agent.json"
     path.write_text(json.dumps(record(path) | values))
 
 
 def _escapes(agent: Path) -> None:
-    _wiring(agent, env_id="\x1b]0;title\x07\x1b[2J\nNo-v0")
+    _record(agent, env_id="\x1b]0;title\x07\x1b[2J\nNo-v0")
 
 
 def _number_for_object(agent: Path) -> None:
@@ -400,7 +400,7 @@ def _number_for_object(agent: Path) -> None:
 
 
 def _unknown_key(agent: Path) -> None:
-    _wiring(agent, further="\x1b[2J")
+    _record(agent, further="\x1b[2J")
 
 
 def _empty_agent(agent: Path) -> None:

@@ -19,7 +19,7 @@ import torch
 from worldmodels import weights
 from worldmodels.errors import ArtifactError
 from worldmodels.limits import LIMITS
-from worldmodels.models.controller import Head
+from worldmodels.models.controller import ControllerSpec
 
 MOST_FEATURES = LIMITS["vae.latent_size"].most + 2 * LIMITS["rnn.hidden_size"].most
 """That a controller may have."""
@@ -31,44 +31,46 @@ class Directions:
     Args:
         centre: mean of the features, (features,); zero for controllers without biases.
         axes: scaled principal components, (features, components).
-        head: of the controllers; the components stand in for the features of its first layer.
+        spec: of the controllers; the components stand in for the features of its first layer.
     """
 
-    def __init__(self, centre: np.ndarray, axes: np.ndarray, head: Head) -> None:
-        self.centre, self.axes, self.head = centre, axes, head
+    def __init__(self, centre: np.ndarray, axes: np.ndarray, spec: ControllerSpec) -> None:
+        self.centre, self.axes, self.spec = centre, axes, spec
 
     @classmethod
-    def of(cls, mean: np.ndarray, moments: np.ndarray, components: int, head: Head) -> Directions:
+    def of(
+        cls, mean: np.ndarray, moments: np.ndarray, components: int, spec: ControllerSpec
+    ) -> Directions:
         """The leading components of features with this mean (features,) and these second moments
         (features, features), about the mean where controllers have biases to make up for it."""
-        centre = mean if head.bias else np.zeros_like(mean)
+        centre = mean if spec.bias else np.zeros_like(mean)
         variances, vectors = np.linalg.eigh(moments - np.outer(centre, centre))
         leading = slice(None, -components - 1, -1)
         deviations = np.sqrt(variances[leading].clip(min=1e-12))
-        return cls(centre, vectors[:, leading] / np.sqrt(deviations), head)
+        return cls(centre, vectors[:, leading] / np.sqrt(deviations), spec)
 
     def leading(self, components: int) -> Directions:
         """The first of them alone."""
-        return Directions(self.centre, self.axes[:, :components], self.head)
+        return Directions(self.centre, self.axes[:, :components], self.spec)
 
     @property
     def size(self) -> int:
         """Coordinates of a controller."""
-        return self.head.size(self.axes.shape[1])
+        return self.spec.size(self.axes.shape[1])
 
     def controllers(self, coordinates: np.ndarray) -> np.ndarray:
-        """Parameters (n, head.size(features)) float32 of controllers at (n, size)."""
+        """Parameters (n, spec.size(features)) float32 of controllers at (n, size)."""
         weight, bias, rest = self._first_layer(coordinates, self.axes.shape[1])
         weight = self.axes @ weight  # (n, features, outputs)
-        if self.head.bias:
+        if self.spec.bias:
             bias = bias - self.centre @ weight
         parts = (weight.reshape(len(weight), -1), bias, rest)
         return np.concatenate(parts, axis=1).astype(np.float32)
 
     def coordinates(self, parameters: np.ndarray) -> np.ndarray:
-        """Where controllers with parameters (n, head.size(features)) are, or the nearest ones."""
+        """Where controllers with parameters (n, spec.size(features)) are, or the nearest ones."""
         weight, bias, rest = self._first_layer(parameters, len(self.axes))
-        if self.head.bias:
+        if self.spec.bias:
             bias = bias + self.centre @ weight
         weight = np.linalg.pinv(self.axes) @ weight  # (n, components, outputs)
         return np.concatenate([weight.reshape(len(weight), -1), bias, rest], axis=1)
@@ -79,7 +81,7 @@ class Directions:
         weights.save(path, {name: torch.from_numpy(array) for name, array in arrays.items()})
 
     @classmethod
-    def load(cls, path: Path, head: Head) -> Directions:
+    def load(cls, path: Path, spec: ControllerSpec) -> Directions:
         """Read what `save` wrote; raises `ArtifactError` naming a file that cannot be read."""
         outline = weights.outline(path)
         shapes = {
@@ -92,7 +94,7 @@ class Directions:
         tree = weights.load(path)
         if not all(torch.isfinite(tensor).all() for tensor in tree.values()):
             raise ArtifactError(f"{path} has numbers that are not finite: copy it again")
-        return cls(tree["centre"].numpy(), tree["axes"].numpy(), head)
+        return cls(tree["centre"].numpy(), tree["axes"].numpy(), spec)
 
     def _first_layer(
         self, rows: np.ndarray, inputs: int
@@ -100,9 +102,9 @@ class Directions:
         """Weights (n, inputs, outputs) of the first layer, its biases (n, outputs) or none (n, 0),
         and the rest."""
         rows = np.asarray(rows, np.float64)
-        outputs = self.head.layers(inputs)[0][1]
+        outputs = self.spec.layers(inputs)[0][1]
         count = inputs * outputs
-        end = count + outputs * self.head.bias
+        end = count + outputs * self.spec.bias
         return rows[:, :count].reshape(-1, inputs, outputs), rows[:, count:end], rows[:, end:]
 
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from worldmodels import seeds
-from worldmodels.agent import Wiring
 from worldmodels.evolution.directions import Directions
 from worldmodels.evolution.fitness import fitness, wanted_episodes
 from worldmodels.evolution.search import Search
 from worldmodels.files import JsonLines
 from worldmodels.integrity import require_made_by
+from worldmodels.models.controller import ControllerSpec
 from worldmodels.seeds import Purpose
 from worldmodels.tracking import Progress, Tracker, say
 from worldmodels.workers import Heartbeat, Pool
@@ -92,7 +92,7 @@ class EvolveResult:
 def evolve(
     search: Search,
     directions: Directions,
-    wiring: Wiring,
+    spec: ControllerSpec,
     open_pool: Callable[[Heartbeat], Pool[World]],
     folder: Path,
     options: EvolveOptions,
@@ -103,7 +103,7 @@ def evolve(
     Args:
         search: of coordinates in `directions`.
         directions: from coordinates to controllers.
-        wiring: of the controllers' world.
+        spec: of the controllers.
         open_pool: workers with that world, that report steps to a function.
         folder: of the logs.
         options: how to evolve.
@@ -113,7 +113,7 @@ def evolve(
         ArtifactError: a log is damaged, or was made by something else.
         Stopped: the process was asked to stop; the generations that were played are logged.
     """
-    loop = _Loop(search, directions, wiring, folder, options, tracker)
+    loop = _Loop(search, directions, spec, folder, options, tracker)
     loop.run(open_pool)
     return loop.result()
 
@@ -125,12 +125,12 @@ class _Loop:
         self,
         search: Search,
         directions: Directions,
-        wiring: Wiring,
+        spec: ControllerSpec,
         folder: Path,
         options: EvolveOptions,
         tracker: Tracker,
     ) -> None:
-        self.search, self.directions, self.wiring = search, directions, wiring
+        self.search, self.directions, self.spec = search, directions, spec
         self.options, self.tracker = options, tracker
         self.log = JsonLines(folder / "generations.jsonl")
         self.selection = JsonLines(folder / "selection.jsonl")
@@ -203,7 +203,7 @@ class _Loop:
             drawn,
             self._lanes(len(candidates) * len(drawn)),
             options.max_steps,
-            self.wiring,
+            self.spec,
             options.patience,
         )
         seconds, steps = time.monotonic() - began, int(outcome.lengths.sum())
@@ -263,7 +263,7 @@ class _Loop:
         )
         drawn = seeds.draw(Purpose.SELECTION, options.seed, count=options.select_episodes)
         lanes = self._lanes(len(finalists) * len(drawn))
-        outcome = fitness(pool, finalists, drawn, lanes, options.max_steps, self.wiring)
+        outcome = fitness(pool, finalists, drawn, lanes, options.max_steps, self.spec)
         scores = outcome.returns.mean(axis=1)
         better = int(scores.argmax())
         self.selection.append(

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from worldmodels.agent import Wiring
-from worldmodels.models.controller import Head
+from worldmodels.models.controller import ControllerSpec
 from worldmodels.workers import Heartbeat, Pool
 from worldmodels.worlds.rollout import Outcome, PopulationPolicy, Recorder, rollout
 from worldmodels.worlds.world import World
@@ -30,14 +29,14 @@ class Packet:
         candidates: (candidates, parameters) float32.
         seeds: of the episodes each candidate plays.
         max_steps: of an episode.
-        head: from features to actions.
+        spec: from features to actions.
         patience: see `rollout`.
     """
 
     candidates: np.ndarray
     seeds: tuple[int, ...]
     max_steps: int
-    head: Head
+    spec: ControllerSpec
     patience: int | None = None
 
     def __call__(self, tool: World, heartbeat: Heartbeat) -> Outcome:
@@ -49,7 +48,7 @@ class Packet:
         episodes = len(self.seeds)
         seeds = list(self.seeds) * len(self.candidates)
         policy = PopulationPolicy(
-            self.candidates, episodes, world.feature_size, self.head, world.device
+            self.candidates, episodes, world.feature_size, self.spec, world.device
         )
         return rollout(world, policy, seeds, self.max_steps, recorder, heartbeat, self.patience)
 
@@ -59,7 +58,7 @@ def packets(
     seeds: Sequence[int],
     lanes: int,
     max_steps: int,
-    wiring: Wiring,
+    spec: ControllerSpec,
     patience: int | None = None,
 ) -> list[Packet]:
     """Cut candidates x seeds into packets of at most `lanes` lanes.
@@ -67,17 +66,16 @@ def packets(
     Whole candidates share a packet while they fit; the episodes of one that does not are split.
     Packets are about equal, for the last of them is what all workers wait for.
     """
-    head = wiring.head
     if len(seeds) > lanes:
         parts = [tuple(seeds[i : i + lanes]) for i in range(0, len(seeds), lanes)]
         return [
-            Packet(row[None], part, max_steps, head, patience)
+            Packet(row[None], part, max_steps, spec, patience)
             for row in candidates
             for part in parts
         ]
     together = lanes // len(seeds)
     groups = np.array_split(candidates, math.ceil(len(candidates) / together))
-    return [Packet(group, tuple(seeds), max_steps, head, patience) for group in groups]
+    return [Packet(group, tuple(seeds), max_steps, spec, patience) for group in groups]
 
 
 def fitness(
@@ -86,11 +84,11 @@ def fitness(
     seeds: Sequence[int],
     lanes: int,
     max_steps: int,
-    wiring: Wiring,
+    spec: ControllerSpec,
     patience: int | None = None,
 ) -> Outcome:
     """Play every candidate on every seed; arrays of the outcome are (candidates, episodes)."""
-    work = packets(candidates, seeds, lanes, max_steps, wiring, patience)
+    work = packets(candidates, seeds, lanes, max_steps, spec, patience)
     outcomes = pool.map(work)
     shape = (len(candidates), len(seeds))
     return Outcome(*(np.concatenate(part).reshape(shape) for part in zip(*outcomes, strict=True)))

@@ -1,4 +1,4 @@
-"""C: the controller, one linear layer (paper, appendix A.3), for a whole population at once.
+"""Controllers of a whole population at once: one linear layer (paper, appendix A.3).
 
 Or with a hidden layer, which the paper compares with (section 2, "V model with a hidden layer").
 """
@@ -6,7 +6,7 @@ Or with a hidden layer, which the paper compares with (section 2, "V model with 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -33,8 +33,9 @@ def squashing(names: Sequence[str]) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.stack([f(x[..., i]) for i, f in enumerate(functions)], dim=-1)
 
 
-class Head(NamedTuple):
-    """What is between features and actions.
+@dataclass(frozen=True)
+class ControllerSpec:
+    """The layers of a controller, from features to actions.
 
     Args:
         squash: for each action the name of a squashing in `SQUASHINGS`, or for each `CHOICE`.
@@ -64,26 +65,26 @@ class Controllers:
     Args:
         parameters: (lanes, size) float32; layer by layer weights (input, output), then biases.
         feature_size: of the world they act in.
-        head: their layers and squashings.
+        spec: their layers and squashings.
 
     Raises:
-        ValueError: the parameters do not fit the features and the head.
+        ValueError: the parameters do not fit the features and the spec.
     """
 
-    def __init__(self, parameters: Tensor, feature_size: int, head: Head) -> None:
-        if parameters.shape[-1] != head.size(feature_size):
+    def __init__(self, parameters: Tensor, feature_size: int, spec: ControllerSpec) -> None:
+        if parameters.shape[-1] != spec.size(feature_size):
             raise ValueError(
-                f"a controller of {feature_size} features and {head} has"
-                f" {head.size(feature_size)} parameters, not {parameters.shape[-1]}"
+                f"a controller of {feature_size} features and {spec} has"
+                f" {spec.size(feature_size)} parameters, not {parameters.shape[-1]}"
             )
-        self._squash = squashing(head.squash)
+        self._squash = squashing(spec.squash)
         self.layers: list[tuple[Tensor, Tensor]] = []
         at = 0
-        for inputs, outputs in head.layers(feature_size):
+        for inputs, outputs in spec.layers(feature_size):
             weight = parameters[:, at : at + inputs * outputs].reshape(-1, inputs, outputs)
             at += inputs * outputs
             bias = parameters.new_zeros(len(parameters), outputs)
-            if head.bias:
+            if spec.bias:
                 bias = parameters[:, at : at + outputs]
                 at += outputs
             self.layers.append((weight, bias))

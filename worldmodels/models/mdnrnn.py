@@ -1,31 +1,20 @@
-"""M: the mixture-density LSTM that predicts (paper, appendix A.2).
-
-The transition it models is (z_t, a_t) -> z_{t+1}, r_t, terminated_t, where r_t and terminated_t are
-what the environment answers to a_t (the timeline is drawn in ``worldmodels/data/shards.py``).
-"""
+"""The mixture-density LSTM, the paper's dynamics model (appendix A.2)."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from worldmodels.models.dynamics import Prediction, Sequences, State
+
 MAX_LOG_STD = 7.0
 """Bound on the magnitude of log-deviations: outside it exp() over- or underflows the density."""
-
-
-class State(NamedTuple):
-    """Hidden and cell state of the LSTM, each (lanes, hidden)."""
-
-    h: Tensor
-    c: Tensor
-
-    def seen(self, cell: bool) -> Tensor:
-        """What a controller sees of it: (lanes, hidden), with the cell state (lanes, 2 hidden)."""
-        return torch.cat([self.c, self.h], dim=-1) if cell else self.h
 
 
 class Mixture(NamedTuple):
@@ -78,51 +67,55 @@ class Mixture(NamedTuple):
         return self.mean.gather(-1, likeliest.expand(*self.mean.shape[:-1], 1)).squeeze(-1)
 
 
-class Prediction(NamedTuple):
-    """What the head says of the next step."""
-
-    latent: Mixture
-    reward: Tensor  # (...)
-    termination: Tensor  # (...), a logit
-
-
-class Sequences(NamedTuple):
-    """A batch of windows of episodes; see ``worldmodels/data/sequences.py``."""
-
-    mean: Tensor  # (batch, steps + 1, latent)
-    logvar: Tensor  # (batch, steps + 1, latent)
-    actions: Tensor  # (batch, steps, action)
-    rewards: Tensor  # (batch, steps)
-    terminated: Tensor  # (batch, steps)
-    mask: Tensor  # (batch, steps) bool, True where the transition is real
-    starts: Tensor  # (batch,) bool, True where a new episode begins
-
-
 def _tanh(x: Tensor) -> Tensor:
     """tanh, by the logistic function: PyTorch's own takes five times as long on a CPU."""
     return torch.sigmoid(x * 2).mul_(2).sub_(1)
 
 
-def _begins(state: State) -> Tensor:
-    """(lanes, 1) bool: an episode begins where the state is zero, and nowhere else."""
-    return (state.c == 0).all(dim=-1, keepdim=True)
+def _begins(cell: Tensor) -> Tensor:
+    """(rows, 1) bool: an episode begins where the cell state is zero, and nowhere else."""
+    return (cell == 0).all(dim=-1, keepdim=True)
+
+
+@dataclass
+class MDNRNNOptions:
+    """The options of an `MDNRNN`; see there."""
+
+    hidden_size: int = 256
+    mixtures: int = 5
+    shared_mixture: bool = False
+    is_first: bool = False
+    reward_weight: float = 0.1
+    termination_weight: float = 1.0
+    termination_pos_weight: float = 1.0
+
+
+_SIZES = (
+    *("latent_size", "action_size", "sampled", "hidden_size", "mixtures"),
+    *("shared_mixture", "is_first", "reward_weight"),
+)
 
 
 class MDNRNN(nn.Module):
     """LSTM with a mixture density head, a reward head and a termination head.
+
+    Its state is the LSTM's hidden and cell state, h and c, each (rows, hidden).
 
     Args:
         latent_size: dimensions of z.
         action_size: dimensions of an action.
         hidden_size: of the LSTM (256 for CarRacing, 512 for Doom).
         mixtures: Gaussians for each latent dimension (5); 1 is the single-Gaussian baseline.
-        shared: the dimensions share one mixture, see `Mixture`.
+        shared_mixture: the dimensions share one mixture, see `Mixture`.
         sampled: it is trained on draws of z from the posterior (the paper's code), not its means.
-        restart: a further input is 1 in the first step of an episode (the paper's code for Doom).
+        is_first: a further input is 1 in the first step of an episode (the paper's code for Doom).
         reward_weight: of the squared reward error in the loss; at 0 rewards are not predicted.
         termination_weight: of the termination's cross entropy in the loss.
-        death_weight: of a step that terminates an episode, within that cross entropy.
+        termination_pos_weight: of a step that terminates an episode, within that cross entropy.
     """
+
+    Options: ClassVar[type] = MDNRNNOptions
+    FORMAT: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -130,26 +123,26 @@ class MDNRNN(nn.Module):
         action_size: int,
         hidden_size: int = 256,
         mixtures: int = 5,
-        shared: bool = False,
+        shared_mixture: bool = False,
         sampled: bool = True,
-        restart: bool = False,
+        is_first: bool = False,
         reward_weight: float = 0.1,
         termination_weight: float = 1.0,
-        death_weight: float = 1.0,
+        termination_pos_weight: float = 1.0,
     ) -> None:
         super().__init__()
         self.latent_size = latent_size
         self.action_size = action_size
         self.hidden_size = hidden_size
         self.mixtures = mixtures
-        self.shared = shared
+        self.shared_mixture = shared_mixture
         self.sampled = sampled
-        self.restart = restart
+        self.is_first = is_first
         self.reward_weight = reward_weight
         self.termination_weight = termination_weight
-        self.death_weight = death_weight
-        self.lstm = nn.LSTM(latent_size + action_size + restart, hidden_size, batch_first=True)
-        self._groups = 1 if shared else latent_size
+        self.termination_pos_weight = termination_pos_weight
+        self.lstm = nn.LSTM(latent_size + action_size + is_first, hidden_size, batch_first=True)
+        self._groups = 1 if shared_mixture else latent_size
         self.head = nn.Linear(hidden_size, (self._groups + 2 * latent_size) * mixtures + 2)
         self._spread_means()
 
@@ -165,31 +158,58 @@ class MDNRNN(nn.Module):
             if self.mixtures > 1:
                 bias[self._groups : -self.latent_size] = torch.linspace(-1.0, 1.0, self.mixtures)
 
-    def initial(self, lanes: int, device: torch.device | None = None) -> State:
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """The arguments that build an equal module."""
+        return {name: getattr(self, name) for name in _SIZES}
+
+    @property
+    def predicts_reward(self) -> bool:
+        """Whether the reward head is trained."""
+        return self.reward_weight > 0
+
+    @property
+    def state_features(self) -> Mapping[str, int]:
+        """The hidden state ``h`` and the cell state ``c``."""
+        return {"h": self.hidden_size, "c": self.hidden_size}
+
+    def initial_state(self, num_envs: int, device: torch.device | None = None) -> State:
         """The zero state that every episode starts from."""
-        zeros = torch.zeros(lanes, self.hidden_size, device=device)
-        return State(zeros, zeros.clone())
+        zeros = torch.zeros(num_envs, self.hidden_size, device=device)
+        return zeros, zeros.clone()
+
+    def features(self, state: State, names: Sequence[str]) -> Tensor:
+        """Hidden and cell state, in the order of `names`: (rows, hidden each)."""
+        parts = dict(zip("hc", state, strict=True))
+        if len(names) == 1:
+            return parts[names[0]]
+        return torch.cat([parts[name] for name in names], dim=-1)
 
     def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
-        """The state after seeing z_t (lanes, latent) and doing a_t (lanes, action).
+        """The state after z_t (rows, latent) and a_t (rows, action).
 
         States are float32, whatever the products are computed in: the weights' own arithmetic.
         """
         # One cell step by hand: nn.LSTM on a sequence of one is slower at every batch size.
+        h, c = state
         weight_ih, weight_hh, bias_ih, bias_hh = self.lstm.parameters()
         inputs = [latents, actions]
-        if self.restart:
-            inputs.append(_begins(state).to(latents.dtype))
+        if self.is_first:
+            inputs.append(_begins(c).to(latents.dtype))
         dtype = weight_ih.dtype
         gates = F.linear(torch.cat(inputs, dim=-1).to(dtype), weight_ih, bias_ih + bias_hh)
         # float32 from here on: a forget gate near 1 is a long memory, which bfloat16 would round.
-        gates = torch.addmm(gates, state.h.to(dtype), weight_hh.t()).float()
-        enter, forget, cell, output = gates.chunk(4, dim=-1)  # (lanes, hidden) each
-        c = torch.sigmoid(forget) * state.c + torch.sigmoid(enter) * _tanh(cell)
-        return State(torch.sigmoid(output) * _tanh(c), c)
+        gates = torch.addmm(gates, h.to(dtype), weight_hh.t()).float()
+        enter, forget, cell, output = gates.chunk(4, dim=-1)  # (rows, hidden) each
+        c = torch.sigmoid(forget) * c + torch.sigmoid(enter) * _tanh(cell)
+        return torch.sigmoid(output) * _tanh(c), c
 
-    def predict(self, h: Tensor) -> Prediction:
-        """The prediction from hidden states (..., hidden), float32."""
+    def predict(self, state: State) -> Prediction[Mixture]:
+        """The prediction from each row of a state, in float32."""
+        return self._predict(state[0])
+
+    def _predict(self, h: Tensor) -> Prediction[Mixture]:
+        """The prediction from hidden states (..., hidden)."""
         output = self.head(h.to(self.head.weight.dtype)).float()
         mixture, reward, termination = output.split([output.shape[-1] - 2, 1, 1], dim=-1)
         mixture = mixture.unflatten(-1, (-1, self.mixtures))
@@ -199,15 +219,27 @@ class MDNRNN(nn.Module):
         latent = Mixture(mixture[..., : self._groups, :], mean, log_std)
         return Prediction(latent, reward.squeeze(-1), termination.squeeze(-1))
 
-    def forward(self, latents: Tensor, actions: Tensor, state: State) -> tuple[Prediction, State]:
-        """Predictions along sequences (batch, steps, latent) and the state after them."""
+    def forward(
+        self, latents: Tensor, actions: Tensor, state: State
+    ) -> tuple[Prediction[Mixture], State]:
+        """Predictions along sequences.
+
+        Args:
+            latents: z_t, (batch, steps, latent).
+            actions: a_t, (batch, steps, action).
+            state: before the first step, (batch, hidden) each.
+
+        Returns:
+            the predictions (batch, steps, ...) and the state after the last step.
+        """
+        h, c = state
         inputs = torch.cat([latents, actions], dim=-1)  # (batch, steps, latent + action)
-        if self.restart:
-            restart = torch.zeros_like(inputs[..., :1])
-            restart[:, 0] = _begins(state)
-            inputs = torch.cat([inputs, restart], dim=-1)
-        hidden, (h, c) = self.lstm(inputs, (state.h.unsqueeze(0), state.c.unsqueeze(0)))
-        return self.predict(hidden), State(h.squeeze(0), c.squeeze(0))
+        if self.is_first:
+            is_first = torch.zeros_like(inputs[..., :1])
+            is_first[:, 0] = _begins(c)
+            inputs = torch.cat([inputs, is_first], dim=-1)
+        hidden, (h, c) = self.lstm(inputs, (h.unsqueeze(0), c.unsqueeze(0)))
+        return self._predict(hidden), (h.squeeze(0), c.squeeze(0))
 
     def loss(self, batch: Sequences, state: State) -> tuple[Tensor, dict[str, Tensor], State]:
         """Negative log-likelihood of the next latents, reward error and termination error.
@@ -217,7 +249,7 @@ class MDNRNN(nn.Module):
 
         Args:
             batch: windows; rows that begin an episode start from the zero state.
-            state: after the previous window of each row, (batch, hidden).
+            state: after the previous window of each row, (batch, hidden) each.
 
         Returns:
             the loss; logs ``nll`` (nats per latent dimension and transition),
@@ -227,9 +259,10 @@ class MDNRNN(nn.Module):
         latents = batch.mean
         if self.sampled:
             latents = latents + torch.exp(0.5 * batch.logvar) * torch.randn_like(latents)
-        keep = (~batch.starts).unsqueeze(-1).to(state.h.dtype)
-        state = State(state.h * keep, state.c * keep)
-        prediction, state = self(latents[:, :-1], batch.actions, state)
+        keep = (~batch.starts).unsqueeze(-1).to(state[0].dtype)
+        prediction, (h, c) = self(
+            latents[:, :-1], batch.actions, tuple(part * keep for part in state)
+        )
         weight = batch.mask.float() / batch.mask.sum().clamp(min=1)
         mixture = Mixture(*(part.float() for part in prediction.latent))
         nll = -(mixture.log_prob(latents[:, 1:]) / self.latent_size * weight).sum()
@@ -239,11 +272,11 @@ class MDNRNN(nn.Module):
             prediction.termination.float(),
             batch.terminated,
             reduction="none",
-            pos_weight=batch.terminated.new_tensor(self.death_weight),
+            pos_weight=batch.terminated.new_tensor(self.termination_pos_weight),
         )
         termination_bce = (termination_error * weight).sum()
         loss = nll + self.reward_weight * reward_mse + self.termination_weight * termination_bce
         logs = {"nll": nll.detach(), "termination_bce": termination_bce.detach()}
         if self.reward_weight:
             logs["reward_mse"] = reward_mse.detach()
-        return loss, logs, State(state.h.detach().float(), state.c.detach().float())
+        return loss, logs, (h.detach().float(), c.detach().float())

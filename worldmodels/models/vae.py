@@ -1,38 +1,18 @@
-"""V: the convolutional variational autoencoder that sees (paper, appendix A.1)."""
+"""The convolutional variational autoencoder, the paper's encoder (appendix A.1)."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from worldmodels.models.encoder import Posterior, to_input
+
 FRAME_SIZE = 64
-
-
-class Posterior(NamedTuple):
-    """q(z | frame), a diagonal Gaussian; both of shape (batch, latent)."""
-
-    mean: Tensor
-    logvar: Tensor
-
-    def sample(self, noise: Tensor) -> Tensor:
-        """z = mean + std * noise, for standard normal `noise` (batch, latent)."""
-        return self.mean + torch.exp(0.5 * self.logvar) * noise
-
-
-def to_input(frames: Tensor) -> Tensor:
-    """uint8 frames (batch, height, width, 3) to floats in [0, 1] (batch, 3, height, width).
-
-    The one place where frames stop being bytes; the result is in channels-last memory order.
-    """
-    return frames.permute(0, 3, 1, 2).float().div_(255.0)
-
-
-def to_frames(images: Tensor) -> Tensor:
-    """The inverse of `to_input`: (batch, 3, height, width) to uint8 (batch, height, width, 3)."""
-    return (images.float() * 255.0).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
 
 
 class _PatchConv2d(nn.Conv2d):
@@ -73,21 +53,42 @@ class _LateBias(nn.ConvTranspose2d):
         return made.add_(self.bias.to(made.dtype).view(-1, 1, 1))
 
 
+@dataclass
+class ConvVAEOptions:
+    """The options of a `ConvVAE`; see there."""
+
+    kl_tolerance: float = 0.5
+
+
 class ConvVAE(nn.Module):
     """The paper's network: four strided convolutions, four strided transposed ones.
 
     Args:
         latent_size: dimensions of z (32 for CarRacing, 64 for Doom).
+        frame_size: side of the square frames; the layers take 64 pixels and nothing else.
         kl_tolerance: free nats per latent dimension; the KL term of a frame, summed over
             dimensions, costs nothing below ``kl_tolerance * latent_size`` (the paper's code).
-        folded: the decoder's first two products are one, see `folded_decoder`.
+        folded: the decoder's first two products are one, see `for_inference`.
+
+    Raises:
+        ValueError: another frame size.
     """
 
+    Options: ClassVar[type] = ConvVAEOptions
+    FORMAT: ClassVar[int] = 1
+
     def __init__(
-        self, latent_size: int = 32, kl_tolerance: float = 0.5, folded: bool = False
+        self,
+        latent_size: int = 32,
+        frame_size: int = FRAME_SIZE,
+        kl_tolerance: float = 0.5,
+        folded: bool = False,
     ) -> None:
         super().__init__()
+        if frame_size != FRAME_SIZE:
+            raise ValueError(f"its layers take frames of {FRAME_SIZE} pixels, not {frame_size}")
         self.latent_size = latent_size
+        self.frame_size = frame_size
         self.kl_tolerance = kl_tolerance
         self.folded = folded
         self.encoder = nn.Sequential(
@@ -122,6 +123,12 @@ class ConvVAE(nn.Module):
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """The arguments that build an equal module."""
+        names = ("latent_size", "frame_size", "kl_tolerance", "folded")
+        return {name: getattr(self, name) for name in names}
+
     def encode(self, images: Tensor) -> Posterior:
         """The posterior of images (batch, 3, 64, 64) in [0, 1]."""
         mean, logvar = self.posterior(self.encoder(images)).chunk(2, dim=-1)
@@ -134,15 +141,18 @@ class ConvVAE(nn.Module):
         return images
 
     @torch.no_grad()
-    def folded_decoder(self) -> ConvVAE:
-        """The same network without most of the decoder's 3.6 M parameters, for who is done
-        training: nothing stands between its first two products, so that they are one."""
+    def for_inference(self) -> ConvVAE:
+        """The same network without most of the decoder's 3.6 M parameters.
+
+        Nothing stands between its first two products, which training needs apart: here they are
+        one.
+        """
         if self.folded:
             return self
         assert isinstance(self.expand, nn.Linear)
         weight = self.first_map.weight.double() @ self.expand.weight.double()
         bias = self.first_map.weight.double() @ self.expand.bias.double()
-        folded = ConvVAE(self.latent_size, self.kl_tolerance, folded=True)
+        folded = ConvVAE(self.latent_size, self.frame_size, self.kl_tolerance, folded=True)
         rest = {k: v for k, v in self.state_dict().items() if not k.startswith("expand.")}
         folded.to(weight.device, self.first_map.weight.dtype)
         folded.load_state_dict(rest | {"first_map.weight": weight, "first_map.bias": bias})

@@ -17,8 +17,9 @@ from torch import Tensor
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents
 from worldmodels.data.shards import Episode
-from worldmodels.models.mdnrnn import MDNRNN
-from worldmodels.models.vae import ConvVAE, to_input
+from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.models.encoder import Encoder, to_input
+from worldmodels.models.features import FeatureSpec
 from worldmodels.reporting.pictures import COLUMNS, STRIDE, decode, rows_of
 from worldmodels.worlds.dream import DreamWorld
 
@@ -82,8 +83,8 @@ class Parting(NamedTuple):
 
 @torch.inference_mode()
 def part(
-    vision: ConvVAE,
-    memory: MDNRNN,
+    vision: Encoder,
+    memory: DynamicsModel,
     episodes: EpisodeSet,
     temperatures: tuple[float, ...] = TEMPERATURES,
 ) -> Parting:
@@ -118,7 +119,7 @@ def part(
     )
 
 
-def _encode(vision: ConvVAE, episode: Episode) -> Tensor:
+def _encode(vision: Encoder, episode: Episode) -> Tensor:
     """Means of the latents of its frames: (steps + 1, latent)."""
     frames = episode.frames
     parts = [torch.from_numpy(frames[at : at + _BATCH]) for at in range(0, len(frames), _BATCH)]
@@ -126,7 +127,7 @@ def _encode(vision: ConvVAE, episode: Episode) -> Tensor:
 
 
 def _dream(
-    memory: MDNRNN,
+    memory: DynamicsModel,
     played: list[Episode],
     latents: list[Tensor],
     active: Tensor,
@@ -135,7 +136,7 @@ def _dream(
 ) -> tuple[Dreamt, Tensor]:
     """All episodes' dreams, and the latents (steps + 1, latent) of that of episode `shown`."""
     nowhere = np.zeros((1, memory.latent_size), np.float32)
-    world = DreamWorld(memory, FirstLatents(nowhere, nowhere), temperature, use_hidden=False)
+    world = DreamWorld(memory, FirstLatents(nowhere, nowhere), temperature, FeatureSpec(state=()))
     order = sorted(range(len(played)), key=lambda number: -len(played[number].actions))
     steps = len(played[order[0]].actions)
     distance, reward, ended = (np.full((len(played), steps), np.nan) for _ in range(3))

@@ -14,8 +14,9 @@ from torch import Tensor
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents
 from worldmodels.files import atomic_path
-from worldmodels.models.mdnrnn import MDNRNN
-from worldmodels.models.vae import ConvVAE, to_frames, to_input
+from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.models.encoder import Encoder, to_frames, to_input
+from worldmodels.models.features import FeatureSpec
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.noise import LaneNoise
 
@@ -55,7 +56,7 @@ def rows_of(*strips: np.ndarray) -> np.ndarray:
 @torch.inference_mode()
 def save_reconstructions(
     folder: Path,
-    model: ConvVAE,
+    model: Encoder,
     episodes: EpisodeSet,
     validation_indices: np.ndarray,
     device: torch.device,
@@ -118,7 +119,11 @@ class DreamStrip(NamedTuple):
 
 @torch.inference_mode()
 def dream_strip(
-    vision: ConvVAE, memory: MDNRNN, episodes: EpisodeSet, index: int, temperature: float = 1.0
+    vision: Encoder,
+    memory: DynamicsModel,
+    episodes: EpisodeSet,
+    index: int,
+    temperature: float = 1.0,
 ) -> DreamStrip:
     """Compare episode `index` with what V and M, both on the CPU, make of it.
 
@@ -131,12 +136,15 @@ def dream_strip(
     actions = torch.from_numpy(episode.actions[:steps])
     latents = vision.encode(to_input(torch.from_numpy(episode.frames[: steps + 1]))).mean
 
-    predictions, _ = memory(latents[None, :-1], actions[None], memory.initial(1))
-    predicted = predictions.latent.mode()[0]  # (steps, latent): of the frames after the first
+    state, modes = memory.initial_state(1), []
+    for time in range(steps):
+        state = memory.advance(latents[time : time + 1], actions[time : time + 1], state)
+        modes.append(memory.predict(state).latent.mode())
+    predicted = torch.cat(modes)  # (steps, latent): of the frames after the first
 
     certain = np.full((1, vision.latent_size), -np.inf, np.float32)
     first = FirstLatents(latents[:1].numpy(), certain)
-    dream = DreamWorld(memory, first, temperature, use_hidden=False)
+    dream = DreamWorld(memory, first, temperature, FeatureSpec(state=()))
     dreamt = [dream.reset([episode.seed])]
     for time in range(steps):
         dreamt.append(dream.step(actions[time : time + 1]).features)
@@ -153,6 +161,7 @@ def dream_strip(
     return DreamStrip(image, tuple(times.tolist()), episode.seed)
 
 
-def decode(vision: ConvVAE, latents: Tensor) -> np.ndarray:
+def decode(vision: Encoder, latents: Tensor) -> np.ndarray:
     """Frames (batch, height, width, 3) uint8 of latents (batch, latent)."""
-    return to_frames(vision.decode(latents)).cpu().numpy()
+    frames: np.ndarray = to_frames(vision.decode(latents)).cpu().numpy()
+    return frames

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from worldmodels.errors import ArtifactError
 from worldmodels.files import atomic_path
-from worldmodels.models.mdnrnn import MDNRNN
-from worldmodels.models.vae import ConvVAE
+from worldmodels.models.dynamics import DynamicsModel, select_rows
+from worldmodels.models.encoder import Encoder
 from worldmodels.reporting.pictures import decode
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.world import Step, World
@@ -36,7 +36,7 @@ class EpisodeFilm:
         memory: M on the CPU, or None to leave its panel out.
     """
 
-    def __init__(self, lane: int, vision: ConvVAE, memory: MDNRNN | None) -> None:
+    def __init__(self, lane: int, vision: Encoder, memory: DynamicsModel | None) -> None:
         self._lane, self._vision, self._memory = lane, vision, memory
         self._frames: list[np.ndarray] = []
         self._latents: list[Tensor] = []
@@ -58,8 +58,8 @@ class EpisodeFilm:
         if self._memory is not None:
             # The state after (z_t, a_t) is what foretells the frame that now shows, z_{t+1}.
             assert isinstance(world, RealWorld)
-            hidden = world.state.h[row : row + 1].cpu()
-            self._foretold.append(self._memory.predict(hidden).latent.mode())
+            state = tuple(part.cpu() for part in select_rows(world.state, slice(row, row + 1)))
+            self._foretold.append(self._memory.predict(state).latent.mode())
 
     def _take(self, world: World, row: int) -> None:
         assert isinstance(world, RealWorld)

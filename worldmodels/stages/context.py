@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from worldmodels import extras, untrusted
-from worldmodels.agent import Wiring, load_memory, load_vision, part_fingerprint
+from worldmodels.agent import AgentConfig, part_fingerprint
 from worldmodels.agent import fingerprint as agent_fingerprint
 from worldmodels.artifacts import Run, StageFolder
 from worldmodels.config import (
@@ -40,7 +40,11 @@ from worldmodels.envs.engines import (
 )
 from worldmodels.errors import ConfigError
 from worldmodels.integrity import Listed, entry, listed, verified, verify
-from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
+from worldmodels.model_files import load_dynamics, load_encoder
+from worldmodels.models.controller import CHOICE, SQUASHINGS, ControllerSpec, squashing
+from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.models.encoder import Encoder
+from worldmodels.models.features import FeatureSpec
 from worldmodels.shipped import environment_of, require_agent
 from worldmodels.storage import unwritable
 from worldmodels.tracking import Tracker, open_sink, say
@@ -52,20 +56,25 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
+STATE_FEATURES = {Features.z: (), Features.zh: ("h",), Features.zch: ("c", "h")}
+"""The parts of the dynamics model's state that each choice of ``controller.features`` has."""
+
+
 @dataclass(frozen=True)
 class Models:
-    """V and M that a C is evolved on: those of a run, or those of an agent.
+    """The models that a controller is evolved on: those of a run, or those of an agent.
 
     Args:
-        vision: file of V.
-        memory: file of M.
+        encoder: its file.
+        dynamics: file of the dynamics model.
         inputs: their fingerprints, by name.
-        latents: file of the episodes that M learned from, where there is one; not yet verified.
-        directions: file of the directions in which an agent's own C was found.
+        latents: file of the episodes that the dynamics model learned from, where there is one; not
+            yet verified.
+        directions: file of the directions in which an agent's own controller was found.
     """
 
-    vision: Path
-    memory: Path
+    encoder: Path
+    dynamics: Path
     inputs: dict[str, str]
     latents: Listed | None = None
     directions: Path | None = None
@@ -254,19 +263,20 @@ class Context:
             )
         return controls
 
-    def wiring(self) -> Wiring:
-        """How the controller's world is wired."""
+    def agent_config(self) -> AgentConfig:
+        """What joins the parts of the agent that this configuration makes."""
         controller, squash = self.config.controller, self.config.env.squash
-        return Wiring(
-            use_hidden=controller.features is not Features.z,
-            use_cell=controller.features is Features.zch,
+        features = FeatureSpec(
+            state=STATE_FEATURES[controller.features],
             sampled=controller.latent is LatentChoice.sampled,
-            hidden_after=controller.hidden is HiddenChoice.after,
+            updated=controller.hidden is HiddenChoice.after,
+        )
+        spec = ControllerSpec(
             squash=self.controls.squash if squash is None else tuple(squash),
-            env_id=self.config.env.id,
             hidden_units=controller.hidden_units,
             bias=controller.bias,
         )
+        return AgentConfig(features, spec, self.config.env.id)
 
     @property
     def processes(self) -> int:
@@ -276,7 +286,11 @@ class Context:
         return available_cores() if self.device.type == "cpu" else 0
 
     def real(
-        self, engine: Engine | None, vision: Path | None, memory: Path | None, wiring: Wiring
+        self,
+        engine: Engine | None,
+        encoder: Path | None = None,
+        dynamics: Path | None = None,
+        features: FeatureSpec = FeatureSpec(),  # noqa: B008  (immutable)
     ) -> RealRecipe:
         """The recipe of a real world."""
         spec = self.env_spec(engine)
@@ -284,24 +298,19 @@ class Context:
         return RealRecipe(
             env=spec,
             env_processes=1 if self.processes else available_cores(),
-            vision=vision,
-            memory=memory if wiring.use_hidden else None,
-            sampled=wiring.sampled,
-            hidden_after=wiring.hidden_after,
-            use_cell=wiring.use_cell,
+            encoder=encoder,
+            dynamics=dynamics,
+            features=features,
             device=str(self.device),
             bfloat16=self.bfloat16,
         )
 
-    def dream(self, memory: Path, wiring: Wiring, temperature: float) -> DreamRecipe:
+    def dream(self, dynamics: Path, features: FeatureSpec, temperature: float) -> DreamRecipe:
         """The recipe of a dream."""
         return DreamRecipe(
-            memory=memory,
+            dynamics=dynamics,
             temperature=temperature,
-            use_hidden=wiring.use_hidden,
-            sampled=wiring.sampled,
-            hidden_after=wiring.hidden_after,
-            use_cell=wiring.use_cell,
+            features=features,
             device=str(self.device),
             bfloat16=self.bfloat16,
         )
@@ -336,7 +345,7 @@ class Context:
         before = self.previous(stage)
         return {} if before is None else {f"previous {stage}": before.fingerprint}
 
-    def warm_start(self, stage: str, module: torch.nn.Module) -> None:
+    def warm_start(self, stage: str, module: Encoder | DynamicsModel) -> None:
         """Give `module` the weights that it is to go on from, if there are any.
 
         Raises:
@@ -346,8 +355,8 @@ class Context:
         if before is None:
             return
         try:
-            learned = load_vision(before.path) if stage == "vae" else load_memory(before.path)
-            module.load_state_dict(learned.state_dict())
+            load = load_encoder if stage == "vae" else load_dynamics
+            module.load_state_dict(load(before.path).state_dict())
         except RuntimeError as error:
             raise ConfigError(
                 f"{stage} goes on from {before.path}, which has other sizes than {stage}.* asks"
@@ -373,12 +382,12 @@ class Context:
         """V and M: this run's own, or those of the agent that it begins from."""
         agent = self.published
         if agent is None or self.run.has("rnn"):
-            vision, memory = self.run.locate("vae"), self.run.locate("rnn")
+            encoder, dynamics = self.run.locate("vae"), self.run.locate("rnn")
             return Models(
-                verified(vision, "vae.safetensors"),
-                verified(memory, "rnn.safetensors"),
+                verified(encoder, "vae.safetensors"),
+                verified(dynamics, "rnn.safetensors"),
                 {name: self.run.fingerprint(name) for name in ("vae", "rnn")},
-                latents=entry(memory, "latents.h5"),
+                latents=entry(dynamics, "latents.h5"),
             )
         return Models(
             agent / "vae.safetensors",

@@ -1,4 +1,4 @@
-"""Stage ``controller``: evolve C with CMA-ES, in the game or in the dream (paper, A.3 and A.4)."""
+"""Stage ``controller``: CMA-ES in the real environment or in the model (paper, A.3 and A.4)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from threadpoolctl import threadpool_limits
 
 from worldmodels.agent import (
     Agent,
-    Wiring,
+    AgentConfig,
     load_agent,
-    load_first_latents,
-    load_memory,
-    load_vision,
     save_agent,
 )
 from worldmodels.artifacts import StageFolder, fingerprint_arrays
@@ -25,8 +22,10 @@ from worldmodels.errors import ConfigError
 from worldmodels.evolution.directions import Directions
 from worldmodels.evolution.evolve import EvolveOptions, evolve
 from worldmodels.evolution.search import Search
-from worldmodels.models.controller import Head
-from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.model_files import load_dynamics, load_encoder, load_first_latents
+from worldmodels.models.controller import ControllerSpec
+from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.models.features import FeatureSpec
 from worldmodels.stages.context import Context, Models, agent_of
 from worldmodels.tracking import say
 from worldmodels.training.moments import feature_moments
@@ -54,14 +53,14 @@ def run(context: Context) -> None:
 
 
 def _evolve(context: Context, folder: StageFolder) -> None:
-    config, models, wiring = context.config.controller, context.models(), context.wiring()
-    vision, memory = load_vision(models.vision), load_memory(models.memory)
-    first = load_first_latents(models.memory)
+    config, models, joined = context.config.controller, context.models(), context.agent_config()
+    encoder, dynamics = load_encoder(models.encoder), load_dynamics(models.dynamics)
+    first = load_first_latents(models.dynamics)
+    _check_features(dynamics, joined.features)
     if config.world is WorldKind.dream:
-        _check_dreams(memory, wiring)
+        _check_dreams(dynamics, joined.features)
     agent = folder.path / "agent"
-    features = wiring.features(vision.latent_size, memory.hidden_size)
-    directions = _directions(context, agent, models, memory, wiring, features)
+    directions = _directions(context, agent, models, dynamics, joined)
     search = Search(
         directions.size,
         config.population,
@@ -85,17 +84,19 @@ def _evolve(context: Context, folder: StageFolder) -> None:
         seed=context.config.seed,
         made_by=folder.record["made_by"],
     )
-    workers = partial(context.pool, _recipe(context, models, wiring))
+    workers = partial(context.pool, _recipe(context, models, joined.features))
     with context.tracker(folder) as tracker:
-        result = evolve(search, directions, wiring, workers, folder.path, options, tracker)
-    vision = vision.folded_decoder()
-    # Kept in the numbers they were used in: half the size where those are bfloat16. M is float32 in
-    # the game.
+        result = evolve(
+            search, directions, joined.controller, workers, folder.path, options, tracker
+        )
+    encoder = encoder.for_inference()
+    # Kept in the numbers they were used in: half the size where those are bfloat16. In the
+    # real environment the dynamics model is float32.
     if context.bfloat16:
-        vision = vision.to(torch.bfloat16)
+        encoder = encoder.to(torch.bfloat16)
         if config.world is WorldKind.dream:
-            memory = memory.to(torch.bfloat16)
-    save_agent(agent, Agent(vision, memory, result.parameters, wiring), first)
+            dynamics = dynamics.to(torch.bfloat16)
+    save_agent(agent, Agent(encoder, dynamics, result.parameters, joined), first)
     folder.finish(
         fingerprint_arrays({"controller": result.parameters}),
         {"steps/s": result.throughput},
@@ -113,36 +114,47 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     )
 
 
-def _check_dreams(memory: MDNRNN, wiring: Wiring) -> None:
-    """Raise `ConfigError` where C would see other latents in the game than in the dream."""
-    if memory.sampled != wiring.sampled:
-        learned, wanted = ("draws", "sampled") if memory.sampled else ("means", "mean")
+def _check_features(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
+    """Raise `ConfigError` where the dynamics model's state lacks what the controller is to see."""
+    unknown = set(spec.state) - dynamics.state_features.keys()
+    if unknown:
+        known = ", ".join(dynamics.state_features) or "none"
         raise ConfigError(
-            f"controller.latent: M dreams of {learned} (rnn.latent={wanted}), so C has to see the"
-            f" same in the game: give controller.latent={wanted}"
+            f"controller.features: this dynamics model's state has no {min(unknown)} (it has"
+            f" {known}); choose z, or another model"
+        )
+
+
+def _check_dreams(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
+    """Raise `ConfigError` where the controller would see other latents in the environment."""
+    if dynamics.sampled != spec.sampled:
+        wanted = "sampled" if dynamics.sampled else "mean"
+        raise ConfigError(
+            f"controller.latent: must equal rnn.latent={wanted} when controller.world=dream; give"
+            f" controller.latent={wanted}"
         )
 
 
 def _directions(
-    context: Context, agent: Path, models: Models, memory: MDNRNN, wiring: Wiring, features: int
+    context: Context, agent: Path, models: Models, dynamics: DynamicsModel, joined: AgentConfig
 ) -> Directions:
     """Where the search moves: kept with the agent, for a search that goes on must go on in them."""
     path, components = agent / "directions.safetensors", context.config.controller.components
+    spec, features = joined.controller, joined.features.size(dynamics.latent_size, dynamics)
     if components is None:
-        return Directions(np.zeros(features), np.eye(features), wiring.head)
+        return Directions(np.zeros(features), np.eye(features), spec)
     if not path.exists():
         if models.latents is None:
-            found = _kept(models.directions, features, components, wiring.head)
+            found = _kept(models.directions, features, components, spec)
         else:
-            seen = memory if wiring.use_hidden else None
             with threadpool_limits(1):  # for the same rounding, however many cores there are
-                moments = feature_moments(LatentSet(models.latents), seen, wiring.use_cell)
-                found = Directions.of(*moments, components, wiring.head)
+                moments = feature_moments(LatentSet(models.latents), dynamics, joined.features)
+                found = Directions.of(*moments, components, spec)
         found.save(path)
-    return Directions.load(path, wiring.head)
+    return Directions.load(path, spec)
 
 
-def _kept(path: Path | None, features: int, components: int, head: Head) -> Directions:
+def _kept(path: Path | None, features: int, components: int, spec: ControllerSpec) -> Directions:
     """The leading directions of those in which an agent's C was found.
 
     Raises:
@@ -151,7 +163,7 @@ def _kept(path: Path | None, features: int, components: int, head: Head) -> Dire
     mend = "choose controller.components=null, or train V and M in this run"
     if path is None or not path.exists():
         raise ConfigError(f"controller.components={components}: {path} is missing; {mend}")
-    kept = Directions.load(path, head)
+    kept = Directions.load(path, spec)
     if len(kept.axes) != features:
         raise ConfigError(
             f"controller.components: {path} is for {len(kept.axes)} features, this C sees"
@@ -186,9 +198,9 @@ def _lanes(context: Context) -> tuple[int, int]:
     return FEW_DREAMS, MANY_DREAMS
 
 
-def _recipe(context: Context, models: Models, wiring: Wiring) -> Recipe:
+def _recipe(context: Context, models: Models, features: FeatureSpec) -> Recipe:
     """The world that C is evolved in."""
     config = context.config.controller
     if config.world is WorldKind.real:
-        return context.real(None, models.vision, models.memory, wiring)
-    return context.dream(models.memory, wiring, config.temperature)
+        return context.real(None, models.encoder, models.dynamics, features)
+    return context.dream(models.dynamics, features, config.temperature)

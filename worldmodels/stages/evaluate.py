@@ -77,9 +77,10 @@ def _judge(
         config.engine,
         agent_folder / "vae.safetensors",
         agent_folder / "rnn.safetensors",
-        agent.wiring,
+        agent.config.features,
     )
-    work = packets(agent.parameters[None], drawn, lanes, spec.max_steps, agent.wiring)
+    controller = agent.config.controller
+    work = packets(agent.parameters[None], drawn, lanes, spec.max_steps, controller)
     made_by = folder.record["made_by"]
     attrs: dict[str, str | int | float] = {"env": spec.id, "engine": spec.engine, "policy": "agent"}
     attrs["made_by"] = made_by
@@ -95,7 +96,7 @@ def _judge(
     driver = RandomDriver("uniform", context.controls)
     parts = [tuple(drawn[i : i + lanes]) for i in range(0, len(drawn), lanes)]
     blind = [DriveBlind(part, spec.max_steps, driver) for part in parts]
-    nobody = context.real(config.engine, None, None, agent.wiring)
+    nobody = context.real(config.engine)
     log = JsonLines(folder.path / "random.jsonl")
     random = _play(context, "random policy", log, made_by, nobody, blind)
     scores = [
@@ -103,10 +104,9 @@ def _judge(
         summarise("random policy", random.outcome.returns, drawn),
     ]
     if dreams is not None:
-        recipe = context.dream(agent_folder / "rnn.safetensors", agent.wiring, dreams.temperature)
-        together = packets(
-            agent.parameters[None], drawn, len(drawn), dreams.max_steps, agent.wiring
-        )
+        rnn = agent_folder / "rnn.safetensors"
+        recipe = context.dream(rnn, agent.config.features, dreams.temperature)
+        together = packets(agent.parameters[None], drawn, len(drawn), dreams.max_steps, controller)
         log = JsonLines(folder.path / "dreams.jsonl")
         dreamt = _play(context, "agent's dreams", log, made_by, recipe, together)
         scores.append(summarise(IN_ITS_DREAM, dreamt.outcome.returns, drawn))
@@ -208,7 +208,9 @@ def _film(
     packet, lane = work[median // first], median % first
     world = judge.build()
     with Progress("filming", packet.max_steps, "steps") as progress:
-        film = EpisodeFilm(lane, agent.vision, agent.memory if agent.wiring.use_hidden else None)
+        film = EpisodeFilm(
+            lane, agent.encoder, agent.dynamics if agent.config.features.state else None
+        )
         beat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
         try:
             packet.play(world, beat, film)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worldmodels.agent import load_agent, load_memory, load_vision
+from worldmodels.agent import load_agent
 from worldmodels.artifacts import Run, fingerprint_file
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ArtifactError
 from worldmodels.files import atomic_path
 from worldmodels.integrity import listed, verified
+from worldmodels.model_files import load_dynamics, load_encoder
 from worldmodels.reporting.page import render
 from worldmodels.reporting.parting import Parting, part
 from worldmodels.reporting.pictures import DreamStrip, dream_strip
@@ -46,9 +47,9 @@ def _strip(context: Context, finished: dict[str, Path]) -> DreamStrip:
     """A validation episode and what V and M make of it."""
     episodes = context.episodes()
     _, validation = episodes.split(context.config.rnn.validation_fraction, context.config.seed)
-    vision = load_vision(verified(finished["vae"], "vae.safetensors"))
-    memory = load_memory(verified(finished["rnn"], "rnn.safetensors"))
-    return dream_strip(vision, memory, episodes, int(validation[0]))
+    encoder = load_encoder(verified(finished["vae"], "vae.safetensors"))
+    dynamics = load_dynamics(verified(finished["rnn"], "rnn.safetensors"))
+    return dream_strip(encoder, dynamics, episodes, int(validation[0]))
 
 
 def _part(context: Context) -> Parting | None:
@@ -57,7 +58,7 @@ def _part(context: Context) -> Parting | None:
     if not files:
         return None
     agent = load_agent(context.agent()[0])
-    return part(agent.vision, agent.memory, EpisodeSet.listed(files))
+    return part(agent.encoder, agent.dynamics, EpisodeSet.listed(files))
 
 
 def _dreamers(context: Context) -> dict[str, Path]:

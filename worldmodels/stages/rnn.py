@@ -1,4 +1,4 @@
-"""Stage ``rnn``: encode the episodes once, then train M on them (paper, section 4.3, step 3)."""
+"""Stage ``rnn``: encode the episodes once and train the dynamics model (paper, 4.3, step 3)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from worldmodels.agent import load_vision, save_memory
 from worldmodels.artifacts import StageFolder, fingerprint_arrays
-from worldmodels.config import LatentChoice
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.errors import DataError
 from worldmodels.integrity import Listed, set_aside_damaged, sha256_of, verified
-from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.model_files import load_encoder, save_dynamics
+from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.registry import build_dynamics
 from worldmodels.stages.context import Context
 from worldmodels.tracking import say
 from worldmodels.training.copy_baseline import copy_baseline_nll
+from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes
 from worldmodels.training.fit import FitOptions, FitResult, fit
-from worldmodels.training.memory import MemoryTask
 
 
 def run(context: Context) -> None:
-    """Train an MDN-RNN, and the single-Gaussian head it is compared with."""
+    """Train a dynamics model, and what it is compared with."""
     config = context.config.rnn
     inputs = {"vae": context.run.fingerprint("vae")} | context.rollout_fingerprints()
     inputs |= context.initial_fingerprint("rnn")
@@ -40,14 +40,15 @@ def _learn(context: Context, folder: StageFolder) -> None:
     episodes = context.episodes()
     latents = _latents(context, folder, episodes)
     split = episodes.split(config.validation_fraction, context.config.seed)
-    model, result = _train(context, folder, folder.path, latents, split, config.mixtures)
-    table = {"mdn_rnn": result.validation["nll"]}
+    model, result = _train(context, folder, folder.path, latents, split, {})
+    table = {config.model: result.validation["nll"]}
     if config.baselines:
-        path = folder.path / "single_gaussian"
-        _, single = _train(context, folder, path, latents, split, 1)
-        table["single_gaussian"] = single.validation["nll"]
+        if config.model == "mdn_rnn":
+            path = folder.path / "single_gaussian"
+            _, single = _train(context, folder, path, latents, split, {"mixtures": 1})
+            table["single_gaussian"] = single.validation["nll"]
         table["copy_last"] = copy_baseline_nll(latents, *split, model.sampled)
-    save_memory(folder.path / "rnn.safetensors", model, latents.first_latents())
+    save_dynamics(folder.path / "rnn.safetensors", model, latents.first_latents())
     folder.finish(
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
         result.rates,
@@ -68,9 +69,11 @@ def _latents(context: Context, folder: StageFolder, episodes: EpisodeSet) -> Lat
             return LatentSet(file)
         except DataError as error:
             say(f"rnn: {error} ({set_aside_damaged(path)})")
-    vision = load_vision(verified(context.run.locate("vae"), "vae.safetensors")).to(context.device)
+    encoder = load_encoder(verified(context.run.locate("vae"), "vae.safetensors")).to(
+        context.device
+    )
     attrs = {"made_by": made_by}
-    encode_episodes(episodes, vision, path, attrs, context.device, context.bfloat16)
+    encode_episodes(episodes, encoder, path, attrs, context.device, context.bfloat16)
     folder.keep(sha256_of(folder.path, [path.name]))
     return LatentSet(file._replace(sha256=folder.record["files"][path.name]))
 
@@ -81,27 +84,16 @@ def _train(
     path: Path,
     latents: LatentSet,
     split: tuple[np.ndarray, np.ndarray],
-    mixtures: int,
-) -> tuple[MDNRNN, FitResult]:
-    """Train one RNN with `mixtures` Gaussians a dimension, everything else equal."""
+    other: dict[str, int],
+) -> tuple[DynamicsModel, FitResult]:
+    """Train one model with `other` options than those of the configuration, if any."""
     config, trainer, seed = context.config.rnn, context.config.trainer, context.config.seed
     fabric = context.fabric()
     torch.manual_seed(seed)
-    model = MDNRNN(
-        latents.latent_size,
-        latents.action_size,
-        config.hidden_size,
-        mixtures,
-        config.shared_mixture,
-        config.latent is LatentChoice.sampled,
-        config.restart,
-        config.reward_weight,
-        config.termination_weight,
-        config.death_weight,
-    )
-    if mixtures == config.mixtures:
+    model = build_dynamics(config, latents.latent_size, latents.action_size, other)
+    if not other:
         context.warm_start("rnn", model)
-    task = MemoryTask(
+    task = DynamicsTask(
         model, latents, split, config.batch_size, config.sequence_length, seed, fabric
     )
     options = FitOptions(

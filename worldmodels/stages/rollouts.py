@@ -167,11 +167,11 @@ def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
     """Who drives, in what world, and the fingerprints of what that was made from."""
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
-        world = context.real(None, None, None, context.wiring())
+        world = context.real(None)
         return RandomDriver(config.policy.name, context.controls), world, {}
     folder, inputs = _agent_folder(context)
-    wiring = load_agent(folder).wiring
-    world = context.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", wiring)
+    features = load_agent(folder).config.features
+    world = context.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", features)
     return NoisyAgent(folder, config.noise, config.epsilon, context.controls), world, inputs
 
 

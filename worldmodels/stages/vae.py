@@ -1,21 +1,21 @@
-"""Stage ``vae``: train V to compress frames (paper, section 4.3, step 2)."""
+"""Stage ``vae``: train the encoder on the recorded frames (paper, section 4.3, step 2)."""
 
 from __future__ import annotations
 
 import torch
 
-from worldmodels.agent import load_vision, save_vision
 from worldmodels.artifacts import StageFolder, fingerprint_arrays
-from worldmodels.models.vae import ConvVAE
+from worldmodels.model_files import load_encoder, save_encoder
+from worldmodels.registry import build_encoder
 from worldmodels.reporting.pictures import save_reconstructions
 from worldmodels.stages.context import Context
 from worldmodels.tracking import say
+from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, fit
-from worldmodels.training.vision import VisionTask
 
 
 def run(context: Context) -> None:
-    """Train a VAE on the recorded frames."""
+    """Train an encoder on the recorded frames."""
     config = context.config.vae
     inputs = context.rollout_fingerprints() | context.initial_fingerprint("vae")
     with context.begin("vae", inputs, (), vae=config) as folder:
@@ -30,10 +30,11 @@ def _train(context: Context, folder: StageFolder) -> None:
     split = episodes.split(config.validation_fraction, context.config.seed)
     torch.manual_seed(context.config.seed)
     before = context.previous("vae")
-    folded = before is not None and load_vision(before.path).folded
-    model = ConvVAE(config.latent_size, config.kl_tolerance, folded)
+    model = build_encoder(
+        config, context.config.env.size, None if before is None else load_encoder(before.path)
+    )
     context.warm_start("vae", model)
-    task = VisionTask(model, episodes, split, config.batch_size, context.config.seed, fabric)
+    task = EncoderTask(model, episodes, split, config.batch_size, context.config.seed, fabric)
     options = FitOptions(
         epochs=config.epochs,
         learning_rate=config.learning_rate,
@@ -46,7 +47,7 @@ def _train(context: Context, folder: StageFolder) -> None:
     )
     with context.tracker(folder) as tracker:
         result = fit(task, folder.path, options, fabric, tracker)
-    save_vision(folder.path / "vae.safetensors", model)
+    save_encoder(folder.path / "vae.safetensors", model)
     save_reconstructions(folder.path, model, episodes, split[1], context.device)
     folder.finish(
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),

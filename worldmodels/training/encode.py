@@ -13,7 +13,7 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import EncodedEpisode, write_latents
 from worldmodels.data.prefetch import prefetch
 from worldmodels.data.shards import Episode
-from worldmodels.models.vae import ConvVAE, to_input
+from worldmodels.models.encoder import Encoder, to_input
 from worldmodels.tracking import Progress
 
 BATCH = 256
@@ -22,33 +22,33 @@ BATCH = 256
 @torch.inference_mode()
 def encode_episodes(
     episodes: EpisodeSet,
-    vision: ConvVAE,
+    encoder: Encoder,
     path: Path,
     attrs: Mapping[str, str],
     device: torch.device,
     bfloat16: bool,
 ) -> None:
     """Write the posterior of every frame to `path`, one episode in memory at a time."""
-    vision.to(device).eval()
+    encoder.to(device).eval()
     with Progress("encoding", episodes.num_episodes, "episodes") as progress:
 
         def encoded() -> Iterator[EncodedEpisode]:
             numbers = range(episodes.num_episodes)
             for episode in prefetch(episodes.episode(i) for i in numbers):
                 interrupts.check()
-                yield _encode(episode, vision, device, bfloat16)
+                yield _encode(episode, encoder, device, bfloat16)
                 progress.advance()
 
         write_latents(path, encoded(), dict(attrs))
 
 
 def _encode(
-    episode: Episode, vision: ConvVAE, device: torch.device, bfloat16: bool
+    episode: Episode, encoder: Encoder, device: torch.device, bfloat16: bool
 ) -> EncodedEpisode:
     means, logvars = [], []
     for part in torch.split(torch.from_numpy(episode.frames), BATCH):
         with torch.autocast(device.type, torch.bfloat16) if bfloat16 else nullcontext():
-            posterior = vision.encode(to_input(part.to(device)))
+            posterior = encoder.encode(to_input(part.to(device)))
         means.append(posterior.mean.float().cpu())
         logvars.append(posterior.logvar.float().cpu())
     return EncodedEpisode(

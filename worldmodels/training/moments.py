@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from worldmodels.data.latents import LatentSet
-from worldmodels.models.mdnrnn import MDNRNN, State
+from worldmodels.models.dynamics import DynamicsModel, select_rows
+from worldmodels.models.features import FeatureSpec
 
 EPISODES = 64
 """Spread over all that were recorded; at 300 steps each, 67 frames for each of 288 features."""
@@ -14,7 +15,7 @@ EPISODES = 64
 
 @torch.inference_mode()
 def feature_moments(
-    latents: LatentSet, memory: MDNRNN | None, use_cell: bool
+    latents: LatentSet, dynamics: DynamicsModel, spec: FeatureSpec
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean (features,) and second moments (features, features) of what a controller sees.
 
@@ -22,25 +23,26 @@ def feature_moments(
 
     Args:
         latents: encoded episodes.
-        memory: M, whose state stands beside z; None for z alone.
-        use_cell: of that state the controller sees the cell state as well.
+        dynamics: the model whose state is beside z.
+        spec: which of it the controller sees. Its `updated` is not followed: the state is the one
+            before z.
     """
     numbers = np.unique(np.linspace(0, len(latents.lengths) - 1, EPISODES).round().astype(int))
     # The longest first, so that those still running are the first rows.
     numbers = numbers[np.argsort(-latents.lengths[numbers], kind="stable")]
     lengths = latents.lengths[numbers]
     episodes = [latents.episode(int(number)) for number in numbers]
-    state = None if memory is None else memory.initial(len(episodes))
+    state = dynamics.initial_state(len(episodes))
     total, square = np.zeros(()), np.zeros(())
     for time in range(lengths[0]):
         running = episodes[: int((lengths > time).sum())]
         rows = torch.from_numpy(np.stack([episode.mean[time] for episode in running]))
         features = rows  # (running, features)
-        if memory is not None and state is not None:
-            state = State(state.h[: len(running)], state.c[: len(running)])
-            features = torch.cat([rows, state.seen(use_cell)], dim=1)
+        if spec.state:
+            state = select_rows(state, slice(len(running)))
+            features = torch.cat([rows, dynamics.features(state, spec.state)], dim=1)
             actions = torch.from_numpy(np.stack([episode.actions[time] for episode in running]))
-            state = memory.advance(rows, actions, state)
+            state = dynamics.advance(rows, actions, state)
         seen = features.double().numpy()
         total = total + seen.sum(axis=0)
         square = square + seen.T @ seen

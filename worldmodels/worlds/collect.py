@@ -76,7 +76,11 @@ class NoisyAgent:
         )
         candidates = agent.parameters + self.noise * drawn.numpy()
         drives = PopulationPolicy(
-            candidates.astype(np.float32), 1, world.feature_size, agent.wiring.head, world.device
+            candidates.astype(np.float32),
+            1,
+            world.feature_size,
+            agent.config.controller,
+            world.device,
         )
         if not self.epsilon:
             return drives

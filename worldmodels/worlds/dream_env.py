@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from worldmodels.models.vae import ConvVAE, to_frames
+from worldmodels.models.encoder import Encoder, to_frames
 from worldmodels.worlds.dream import DreamWorld
 
 
@@ -26,7 +26,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         low: (action,) lower bounds of actions.
         high: (action,) upper bounds of actions.
         max_steps: time limit of a dream.
-        vision: V, whose decoder draws the frames.
+        encoder: its decoder draws the frames.
         decoded: observations are frames.
     """
 
@@ -39,10 +39,10 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         low: np.ndarray,
         high: np.ndarray,
         max_steps: int,
-        vision: ConvVAE | None = None,
+        encoder: Encoder | None = None,
         decoded: bool = False,
     ) -> None:
-        self._world, self._vision, self._max_steps = world, vision, max_steps
+        self._world, self._encoder, self._max_steps = world, encoder, max_steps
         self._decoded = decoded
         self.num_envs = num_envs
         self.single_action_space = gymnasium.spaces.Box(
@@ -103,10 +103,13 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     @torch.inference_mode()
     def frames(self) -> np.ndarray:
-        """The frames dreamt now: uint8 (lanes, 64, 64, 3); raises ValueError without `vision`."""
-        if self._vision is None:
-            raise ValueError("frames are drawn by V's decoder: build this environment with vision")
-        return to_frames(self._vision.decode(self._world.latents)).cpu().numpy()
+        """The frames dreamt now: uint8 (lanes, 64, 64, 3); raises ValueError without
+        `encoder`."""
+        if self._encoder is None:
+            raise ValueError(
+                "frames are drawn by the encoder's decoder: build this environment with encoder="
+            )
+        return to_frames(self._encoder.decode(self._world.latents)).cpu().numpy()
 
     def _observe(self) -> np.ndarray:
         return self.frames() if self._decoded else self._world.features().cpu().numpy()

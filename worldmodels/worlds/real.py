@@ -1,4 +1,4 @@
-"""The real world: a vector environment, seen by V and remembered by M."""
+"""The real environment as an agent perceives it, through encoder and dynamics model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from worldmodels.models.mdnrnn import MDNRNN, State
-from worldmodels.models.vae import ConvVAE, to_input
+from worldmodels.models.dynamics import DynamicsModel, State, select_rows
+from worldmodels.models.encoder import Encoder, to_input
+from worldmodels.models.features import FeatureSpec
 from worldmodels.worlds.noise import LaneNoise
 from worldmodels.worlds.world import Step
 
@@ -23,29 +24,23 @@ class Perception:
     """How an agent turns frames into features.
 
     Args:
-        vision: V, or None for a world without features (random policies need none).
-        memory: M, or None for features of V alone.
-        sampled: draw z from its posterior (the paper's code) or take its mean.
-        hidden_after: the hidden state beside z_t has seen z_t with a_{t-1}, at the price of a
-            second step of M; otherwise it has seen z_{t-1} with a_{t-1} (the paper's code).
-        use_cell: features hold M's cell state as well.
-        device: of V and M.
-        dtype: of V's arithmetic.
+        encoder: or None for a world without features (random policies need none).
+        dynamics: or None for features of the encoder alone.
+        features: which of them the controller sees.
+        device: of the models.
+        dtype: of the encoder's arithmetic.
     """
 
-    vision: ConvVAE | None
-    memory: MDNRNN | None
-    sampled: bool = True
-    hidden_after: bool = False
-    use_cell: bool = False
+    encoder: Encoder | None
+    dynamics: DynamicsModel | None
+    features: FeatureSpec
     device: torch.device = torch.device("cpu")  # noqa: RUF009  (immutable)
     dtype: torch.dtype = torch.float32
 
     @property
     def feature_size(self) -> int:
         """Length of what the controller sees."""
-        latent = self.vision.latent_size if self.vision else 0
-        return latent + (self.memory.hidden_size * (1 + self.use_cell) if self.memory else 0)
+        return self.features.size(self.encoder.latent_size, self.dynamics) if self.encoder else 0
 
 
 class RealWorld:
@@ -64,9 +59,9 @@ class RealWorld:
         self._make_env = make_env
         self._latents: Tensor
         self._env: VectorEnv | None = None
-        self._vision = perception.vision
-        if self._vision is not None:
-            self._vision.to(perception.device, perception.dtype).eval()
+        self._encoder = perception.encoder
+        if self._encoder is not None:
+            self._encoder.to(perception.device, perception.dtype).eval()
 
     @property
     def frames(self) -> np.ndarray:
@@ -80,7 +75,7 @@ class RealWorld:
 
     @property
     def state(self) -> State:
-        """M's state before it sees the latents of now: (lanes, hidden) each."""
+        """The dynamics model's state before it has seen the latents of now, a row for each lane."""
         return self._state
 
     @torch.inference_mode()
@@ -97,16 +92,16 @@ class RealWorld:
         self._observations, _ = self._env.reset(seed=list(seeds))  # type: ignore[arg-type]  # gymnasium's stub
         action_size = int(np.prod(self._env.single_action_space.shape or ()))
         self._actions = torch.zeros(self._lanes, action_size, device=device)
-        if self.perception.memory is not None:
-            self._state = self.perception.memory.initial(self._lanes, device)
+        if self.perception.dynamics is not None:
+            self._state = self.perception.dynamics.initial_state(self._lanes, device)
         return self._perceive()
 
     @torch.inference_mode()
     def step(self, actions: Tensor) -> Step:
         """Act in each lane with actions (lanes, action), in the environment's own ranges."""
         assert self._env is not None
-        if self.perception.memory is not None:
-            self._state = self.perception.memory.advance(self._latents, actions, self._state)
+        if self.perception.dynamics is not None:
+            self._state = self.perception.dynamics.advance(self._latents, actions, self._state)
         self._actions = actions
         everyone = np.zeros((self._lanes, actions.shape[1]), np.float32)
         everyone[self._alive] = actions.cpu().numpy()
@@ -118,14 +113,14 @@ class RealWorld:
     def keep(self, mask: np.ndarray) -> None:
         """Drop the lanes where `mask` (lanes,) is False."""
         self._alive = self._alive[mask]
-        if self.perception.vision is None:
+        if self.perception.encoder is None:
             return
         index = torch.from_numpy(mask).to(self.perception.device)
         self._noise.keep(index)
         self._latents = self._latents[index]
         self._actions = self._actions[index]
-        if self.perception.memory is not None:
-            self._state = State(self._state.h[index], self._state.c[index])
+        if self.perception.dynamics is not None:
+            self._state = select_rows(self._state, index)
 
     def close(self) -> None:
         """Close the environment."""
@@ -141,22 +136,19 @@ class RealWorld:
         return frames[torch.from_numpy(self._alive).to(frames.device)]
 
     def _perceive(self) -> Tensor:
-        """Features of the current frames: z, and with M its hidden state."""
+        """Features (lanes, features) of the current frames."""
         perception = self.perception
-        if self._vision is None:
+        if self._encoder is None:
             return torch.zeros(len(self._alive), 0)
         # Metal may read the host's memory after it has been used again.
         on_cuda = perception.device.type == "cuda"
         frames = self._seen().to(perception.device, non_blocking=on_cuda)
-        posterior = self._vision.encode(to_input(frames).to(perception.dtype))
+        posterior = self._encoder.encode(to_input(frames).to(perception.dtype))
         mean, logvar = posterior.mean.float(), posterior.logvar.float()
-        if perception.sampled:
+        if perception.features.sampled:
             noise = self._noise.normal(self._time, mean.shape[1])
             mean = mean + torch.exp(0.5 * logvar) * noise
         self._latents = mean
-        if perception.memory is None:
+        if perception.dynamics is None:
             return mean
-        state = self._state
-        if perception.hidden_after:
-            state = perception.memory.advance(mean, self._actions, state)
-        return torch.cat([mean, state.seen(perception.use_cell)], dim=1)  # (lanes, features)
+        return perception.features.features(mean, self._actions, self._state, perception.dynamics)

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from gymnasium.vector import VectorEnv
 
-from worldmodels.agent import load_first_latents, load_memory, load_vision
 from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.model_files import load_dynamics, load_encoder, load_first_latents
+from worldmodels.models.features import FeatureSpec
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.real import Perception, RealWorld
 
@@ -21,22 +22,18 @@ class RealRecipe:
     Args:
         env: the environment and its engine.
         env_processes: processes that step it, when its worker is the only one.
-        vision: file of V, or None for a world without features.
-        memory: file of M, or None for features of V alone.
-        sampled: see `Perception`.
-        hidden_after: see `Perception`.
-        use_cell: see `Perception`.
+        encoder: its file, or None for a world without features.
+        dynamics: file of the dynamics model; it is not read where no feature is of its state.
+        features: what the controller sees.
         device: of the models.
-        bfloat16: V's arithmetic is bfloat16.
+        bfloat16: the encoder's arithmetic is bfloat16.
     """
 
     env: EnvSpec
     env_processes: int = 1
-    vision: Path | None = None
-    memory: Path | None = None
-    sampled: bool = True
-    hidden_after: bool = False
-    use_cell: bool = False
+    encoder: Path | None = None
+    dynamics: Path | None = None
+    features: FeatureSpec = FeatureSpec()  # noqa: RUF009  (immutable)
     device: str = "cpu"
     bfloat16: bool = False
 
@@ -44,11 +41,13 @@ class RealRecipe:
         """Load the models and make the world."""
         device = torch.device(self.device)
         perception = Perception(
-            vision=load_vision(self.vision).to(device) if self.vision else None,
-            memory=load_memory(self.memory).to(device) if self.memory else None,
-            sampled=self.sampled,
-            hidden_after=self.hidden_after,
-            use_cell=self.use_cell,
+            encoder=load_encoder(self.encoder).to(device) if self.encoder else None,
+            dynamics=(
+                load_dynamics(self.dynamics).to(device)
+                if self.dynamics and self.features.state
+                else None
+            ),
+            features=self.features,
             device=device,
             dtype=torch.bfloat16 if self.bfloat16 else torch.float32,
         )
@@ -63,35 +62,26 @@ class DreamRecipe:
     """A `DreamWorld`.
 
     Args:
-        memory: file of M, with the first latents that it was saved with.
-        temperature: of the mixture.
-        use_hidden: features hold M's hidden state.
-        sampled: first latents are drawn from their posteriors.
-        hidden_after: see `Perception`.
-        use_cell: features hold M's cell state.
-        device: of M and the lanes.
-        bfloat16: M's products are bfloat16.
+        dynamics: file of the dynamics model, with the first latents that it was saved with.
+        temperature: of the latents' distribution.
+        features: what the controller sees.
+        device: of the model and of all tensors.
+        bfloat16: the model's products are bfloat16.
     """
 
-    memory: Path
+    dynamics: Path
     temperature: float
-    use_hidden: bool = True
-    sampled: bool = True
-    hidden_after: bool = False
-    use_cell: bool = False
+    features: FeatureSpec
     device: str = "cpu"
     bfloat16: bool = False
 
     def build(self) -> DreamWorld:
         """Load the model and make the world."""
         return DreamWorld(
-            load_memory(self.memory),
-            load_first_latents(self.memory),
+            load_dynamics(self.dynamics),
+            load_first_latents(self.dynamics),
             self.temperature,
-            self.use_hidden,
-            self.sampled,
-            self.hidden_after,
-            self.use_cell,
+            self.features,
             torch.device(self.device),
             torch.bfloat16 if self.bfloat16 else torch.float32,
         )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodels.models.controller import Controllers, Head
+from worldmodels.models.controller import Controllers, ControllerSpec
 from worldmodels.worlds.world import Step, World
 
 
@@ -116,7 +116,7 @@ class PopulationPolicy:
         candidates: (candidates, parameters) float32.
         episodes: lanes for each candidate, which follow one another.
         feature_size: of the world.
-        head: from features to actions.
+        spec: from features to actions.
         device: of the world's features.
     """
 
@@ -125,12 +125,12 @@ class PopulationPolicy:
         candidates: np.ndarray,
         episodes: int,
         feature_size: int,
-        head: Head,
+        spec: ControllerSpec,
         device: torch.device,
     ) -> None:
         self._device = device
         lanes = torch.from_numpy(candidates).to(device).repeat_interleave(episodes, dim=0)
-        self._controllers = Controllers(lanes, feature_size, head)
+        self._controllers = Controllers(lanes, feature_size, spec)
 
     @torch.inference_mode()
     def act(self, features: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""What M is trained on: windows of encoded episodes, with the hidden state carried across them."""
+"""Training data of a dynamics model: windows of encoded episodes, its state carried across them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -13,14 +13,14 @@ from torch import Tensor
 from worldmodels.data.latents import LatentSet
 from worldmodels.data.prefetch import prefetch
 from worldmodels.data.sequences import SequenceBatch, SequenceBatches
-from worldmodels.models.mdnrnn import MDNRNN, Sequences, State
+from worldmodels.models.dynamics import DynamicsModel, Sequences, State
 
 
-class MemoryTask:
-    """Sequences for an `MDNRNN`; an item of the throughput is a transition.
+class DynamicsTask:
+    """Sequences for a `DynamicsModel`; an item of the throughput is a transition.
 
     Args:
-        module: the MDN-RNN.
+        module: the dynamics model.
         latents: encoded episodes.
         split: episode indices for training and validation.
         batch_size: episodes side by side.
@@ -32,7 +32,7 @@ class MemoryTask:
 
     def __init__(
         self,
-        module: MDNRNN,
+        module: DynamicsModel,
         latents: LatentSet,
         split: tuple[np.ndarray, np.ndarray],
         batch_size: int,
@@ -40,9 +40,8 @@ class MemoryTask:
         seed: int,
         fabric: Fabric,
     ) -> None:
-        self.module: torch.nn.Module = module
+        self.module = cast(torch.nn.Module, module)
         self._fabric = fabric
-        self._hidden_size = module.hidden_size
         train, validation = split
         self._train = SequenceBatches(latents, train, batch_size, length, seed, shuffle=True)
         self._validation = SequenceBatches(
@@ -66,15 +65,13 @@ class MemoryTask:
         return int(batch.mask.sum())
 
     def loss(
-        self, batch: SequenceBatch, carry: list[Tensor] | State | None
+        self, batch: SequenceBatch, carry: Sequence[Tensor] | None
     ) -> tuple[Tensor, dict[str, Tensor], State]:
         """The loss of a window, continuing each row from `carry`, its state before."""
+        model = cast(DynamicsModel, self.module)
         tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in batch)
         sequences = Sequences(*(self._fabric.to_device(tensor) for tensor in tensors))
         if carry is None:
-            zeros = torch.zeros(
-                len(sequences.starts), self._hidden_size, device=self._fabric.device
-            )
-            carry = State(zeros, zeros.clone())
+            carry = model.initial_state(len(sequences.starts), self._fabric.device)
         # float32: an LSTM this small gains nothing from autocast, and the tails of a density lose.
-        return cast(MDNRNN, self.module).loss(sequences, State(*carry))
+        return model.loss(sequences, tuple(carry))

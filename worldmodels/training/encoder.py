@@ -1,4 +1,4 @@
-"""What V is trained on: shuffled frames, streamed from the shards."""
+"""Training data of an encoder: shuffled frames, streamed from the shards."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.frames import FrameBatches
 from worldmodels.data.prefetch import prefetch
-from worldmodels.models.vae import ConvVAE
+from worldmodels.models.encoder import Encoder
 
 
-class VisionTask:
-    """Frames for a `ConvVAE`; an item of the throughput is an image.
+class EncoderTask:
+    """Frames for an `Encoder`; an item of the throughput is an image.
 
     Args:
-        module: the VAE.
+        module: the encoder.
         episodes: where the frames come from.
         split: episode indices for training and validation.
         batch_size: frames.
@@ -31,14 +31,14 @@ class VisionTask:
 
     def __init__(
         self,
-        module: ConvVAE,
+        module: Encoder,
         episodes: EpisodeSet,
         split: tuple[np.ndarray, np.ndarray],
         batch_size: int,
         seed: int,
         fabric: Fabric,
     ) -> None:
-        self.module: torch.nn.Module = module
+        self.module = cast(torch.nn.Module, module)
         self._fabric = fabric
         train, validation = split
         self._train = FrameBatches(episodes, train, batch_size, seed, shuffle=True)
@@ -61,8 +61,8 @@ class VisionTask:
         return len(batch)
 
     def loss(self, batch: np.ndarray, carry: None) -> tuple[Tensor, dict[str, Tensor], None]:
-        """The VAE's loss on frames (batch, 64, 64, 3) uint8."""
+        """The encoder's loss on frames (batch, 64, 64, 3) uint8."""
         frames = self._fabric.to_device(torch.from_numpy(batch))
         with self._fabric.autocast():
-            loss, logs = cast(ConvVAE, self.module).loss(frames)
+            loss, logs = cast(Encoder, self.module).loss(frames)
         return loss, logs, None

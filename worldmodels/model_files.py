@@ -1,0 +1,202 @@
+"""Encoders and dynamics models as files: the registered class, its sizes, its tensors.
+
+A file may come from a stranger. It names a class, which is only looked up among the registered
+ones; its sizes are checked, and the module that they ask for is compared with the tensors that are
+there, by name, shape and type, before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldmodels import registry, weights
+from worldmodels.data.latents import FirstLatents
+from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.limits import Limit
+from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.models.encoder import Encoder
+from worldmodels.models.module import Module
+from worldmodels.untrusted import printable
+
+INTEGERS, NUMBERS = Limit(0, 65_536), Limit(-1e9, 1e9)
+"""What a size in a file may be; others are true, false or short texts."""
+_STARTS = Limit(1, 2**18)
+"""First latents, one for each episode that the dynamics model learned from."""
+_TEXT = 100
+
+
+def save_encoder(path: Path, encoder: Encoder) -> None:
+    """Write an encoder with what is needed to build it again."""
+    weights.save(path, {"model": _described(encoder), "module": encoder.state_dict()})
+
+
+def load_encoder(path: Path) -> Encoder:
+    """Read an encoder, in float32 on the CPU, in evaluation mode.
+
+    Raises:
+        ArtifactError: the file is missing, damaged or something else, or of a class that is not
+            registered here, or of another format of it.
+    """
+    outline = weights.outline(path)
+    module: Encoder = _outlined(path, outline, registry.find_encoder)
+    _check_parts(path, outline, {"model", "module"})
+    _fill(path, module)
+    return module
+
+
+def save_dynamics(path: Path, dynamics: DynamicsModel, first: FirstLatents) -> None:
+    """Write a dynamics model with what is needed to build it again, and its first latents."""
+    begin = {name: torch.from_numpy(array) for name, array in vars(first).items()}
+    tree = {"model": _described(dynamics), "module": dynamics.state_dict(), "first_latents": begin}
+    weights.save(path, tree)
+
+
+def load_dynamics(path: Path) -> DynamicsModel:
+    """Read a dynamics model in float32 on the CPU, to evaluate; raises as `load_encoder`."""
+    outline = weights.outline(path)
+    module: DynamicsModel = _outlined(path, outline, registry.find_dynamics)
+    _check_first_latents(path, outline, module.latent_size)
+    _fill(path, module)
+    return module
+
+
+def load_first_latents(path: Path) -> FirstLatents:
+    """Where episodes in the dynamics model of `path` begin; raises as `load_encoder`."""
+    outline = weights.outline(path)
+    _check_first_latents(
+        path, outline, _outlined(path, outline, registry.find_dynamics).latent_size
+    )
+    tree = weights.load(path)["first_latents"]
+    return FirstLatents(**{name: finite(path, name, rows).numpy() for name, rows in tree.items()})
+
+
+def is_tensor(value: Any, shape: tuple[int, ...], *dtypes: torch.dtype) -> bool:
+    """Whether `value` is a tensor of that shape and one of those types."""
+    return isinstance(value, Tensor) and tuple(value.shape) == shape and value.dtype in dtypes
+
+
+def finite(path: Path, name: str, tensor: Tensor) -> Tensor:
+    """`tensor`; raises `ArtifactError` if some of its numbers are not finite."""
+    if not torch.isfinite(tensor).all():
+        raise ArtifactError(f"{path}: {name} has numbers that are not finite: copy it again")
+    return tensor
+
+
+def shown(value: Any) -> str:
+    """A value from a file, short and printable."""
+    if isinstance(value, int) and abs(value) > 10**20:
+        return "far too large"
+    return printable(repr(value), 60)
+
+
+def _described(module: Encoder | DynamicsModel) -> dict[str, Any]:
+    kind = type(module)
+    return {"class": registry.name_of(module), "format": kind.FORMAT, "sizes": dict(module.sizes)}
+
+
+def _outlined(path: Path, outline: Mapping[str, Any], find: Any) -> Any:
+    """The module that a file describes, on the meta device: it takes no memory.
+
+    Raises:
+        ArtifactError: there is no such class, or its tensors are not those of the file.
+    """
+    described = outline.get("model")
+    if not isinstance(described, dict) or described.keys() != {"class", "format", "sizes"}:
+        raise ArtifactError(
+            f"{path} does not say which model it holds: it is something else, or an older version"
+            " wrote it; make its stage again"
+        )
+    name, sizes = described["class"], described["sizes"]
+    if not isinstance(name, str):
+        raise ArtifactError(f"{path}: class is {shown(name)}: it has to be a name")
+    try:
+        kind = find(printable(name, _TEXT))
+    except ConfigError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+    if described["format"] != kind.FORMAT:
+        raise ArtifactError(
+            f"{path}: {name} of format {shown(described['format'])}, this version reads"
+            f" {kind.FORMAT}: make its stage again"
+        )
+    _check_sizes(path, kind, sizes)
+    try:
+        with torch.device("meta"):
+            module = kind(**sizes)
+    except Exception as error:  # whatever a class says of sizes that no layer has
+        reason = printable(" ".join(str(error).split()), 200)
+        raise ArtifactError(
+            f"{path}: no {name} has these sizes ({reason}): copy it again"
+        ) from None
+    _check_module(path, name, module.state_dict(), outline.get("module"))
+    return module
+
+
+def _check_sizes(path: Path, kind: type[Module], sizes: Any) -> None:
+    known = set(inspect.signature(kind).parameters)
+    if not isinstance(sizes, dict) or not sizes.keys() <= known:
+        raise ArtifactError(f"{path} does not hold sizes of {kind.__name__}: copy it again")
+    for name, value in sizes.items():
+        if isinstance(value, bool) or (isinstance(value, str) and len(value) <= _TEXT):
+            continue
+        limit = INTEGERS if isinstance(value, int) else NUMBERS
+        if not isinstance(value, int | float) or value not in limit:
+            raise ArtifactError(f"{path}: {name} is {shown(value)}: it has to be {limit}")
+
+
+def _check_module(path: Path, name: str, expected: Mapping[str, Tensor], found: Any) -> None:
+    """Raise `ArtifactError` unless `found` has the tensors `expected`, by name, shape and type."""
+    wrong = None
+    if not isinstance(found, dict):
+        wrong = "it has no weights"
+    elif found.keys() != expected.keys():
+        key = min(found.keys() ^ expected.keys(), key=str)
+        wrong = f"{printable(str(key), 60)} is {'missing' if key in expected else 'too much'}"
+    else:
+        for key, tensor in expected.items():
+            if not is_tensor(found[key], tuple(tensor.shape), torch.float32, torch.bfloat16):
+                wrong = f"{key} is no tensor of {tuple(tensor.shape)} in float32 or bfloat16"
+                break
+    if wrong is not None:
+        raise ArtifactError(f"{path} does not hold a {name} of its sizes: {wrong}: copy it again")
+
+
+def _check_parts(path: Path, outline: Mapping[str, Any], parts: set[str]) -> None:
+    if outline.keys() != parts:
+        known = ", ".join(sorted(parts))
+        raise ArtifactError(f"{path} has other parts than {known}: copy it again")
+
+
+def _check_first_latents(path: Path, outline: Mapping[str, Any], latent_size: int) -> None:
+    """Raise `ArtifactError` unless there are two equal tables of latents."""
+    _check_parts(path, outline, {"model", "module", "first_latents"})
+    found = outline["first_latents"]
+    good = isinstance(found, dict) and found.keys() == {"mean", "logvar"}
+    if good and isinstance(found["mean"], Tensor) and found["mean"].dim() == 2:
+        shape = (len(found["mean"]), latent_size)
+        good = shape[0] in _STARTS and all(
+            is_tensor(rows, shape, torch.float32) for rows in found.values()
+        )
+    else:
+        good = False
+    if not good:
+        raise ArtifactError(
+            f"{path}: first_latents has to be mean and logvar, each float32 (episodes,"
+            f" {latent_size}): copy it again"
+        )
+
+
+def _fill(path: Path, module: Any) -> None:
+    """Give a module on the meta device the numbers of its file, laid out in memory as its own."""
+    stored = weights.load(path)["module"]
+    state = {
+        name: torch.empty_like(empty, device="cpu").copy_(finite(path, name, stored[name]))
+        for name, empty in module.state_dict().items()
+    }
+    module.load_state_dict(state, assign=True)
+    module.eval()

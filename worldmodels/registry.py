@@ -1,0 +1,155 @@
+"""The encoders and dynamics models that a configuration or a checkpoint can name.
+
+A package adds its own through Python entry points, without a change here::
+
+    [project.entry-points."worldmodels.dynamics"]
+    gru = "my_package.gru:GRUModel"
+
+A name that a file or a configuration gives is only looked up here: nothing that a file names is
+imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib.metadata import entry_points
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from worldmodels.config import LatentChoice, RNNConfig, VAEConfig
+from worldmodels.errors import ConfigError
+from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.models.encoder import Encoder
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.vae import ConvVAE
+
+ENCODERS: Mapping[str, type[Encoder]] = {"conv_vae": ConvVAE}
+DYNAMICS: Mapping[str, type[DynamicsModel]] = {"mdn_rnn": MDNRNN}
+
+
+def find_encoder(name: str) -> type[Encoder]:
+    """The encoder class of that name; raises `ConfigError` as `find_dynamics` does."""
+    found: type[Encoder] = _find("encoders", "encoder", name, ENCODERS)
+    return found
+
+
+def find_dynamics(name: str) -> type[DynamicsModel]:
+    """The dynamics model class of that name.
+
+    Raises:
+        ConfigError: there is none, or the package that adds it cannot be imported.
+    """
+    found: type[DynamicsModel] = _find("dynamics", "dynamics model", name, DYNAMICS)
+    return found
+
+
+def name_of(module: Encoder | DynamicsModel) -> str:
+    """The registered name of a module's class; raises `ConfigError` if it has none."""
+    kind = type(module)
+    for names in (ENCODERS, DYNAMICS):
+        for name, known in names.items():
+            if known is kind:
+                return name
+    for group in ("worldmodels.encoders", "worldmodels.dynamics"):
+        for entry in entry_points(group=group):
+            if entry.value == f"{kind.__module__}:{kind.__qualname__}":
+                return entry.name
+    raise ConfigError(f"{kind.__qualname__}: is not registered; give it an entry point")
+
+
+def _find(group: str, what: str, name: str, own: Mapping[str, type]) -> Any:
+    if name in own:
+        return own[name]
+    added = {entry.name: entry for entry in entry_points(group=f"worldmodels.{group}")}
+    if name not in added:
+        raise ConfigError(f"unknown {what} {name!r}; choose one of {', '.join([*own, *added])}")
+    try:
+        return added[name].load()
+    except Exception as error:  # whatever a stranger's module raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(
+            f"{what} {name}: {added[name].value} cannot be imported ({reason}); reinstall the"
+            " package that adds it"
+        ) from error
+
+
+def build_encoder(config: VAEConfig, frame_size: int, like: Encoder | None = None) -> Encoder:
+    """The encoder of a configuration, with new weights.
+
+    Args:
+        config: names its class and gives its options.
+        frame_size: side of the frames, in pixels.
+        like: of the same class, whose other sizes are taken over.
+
+    Raises:
+        ConfigError: the class or an option is unknown, or it does not take such frames.
+    """
+    kind = find_encoder(config.encoder)
+    sizes = {} if like is None or type(like) is not kind else dict(like.sizes)
+    sizes |= {"latent_size": config.latent_size, "frame_size": frame_size}
+    try:
+        sizes |= _options(kind, vars(config), config.options)
+        return kind(**sizes)
+    except ConfigError as error:
+        raise ConfigError(f"vae.{error}") from error
+    except ValueError as error:
+        raise ConfigError(f"vae.encoder={config.encoder}: {error}") from error
+
+
+def build_dynamics(
+    config: RNNConfig, latent_size: int, action_size: int, other: Mapping[str, Any]
+) -> DynamicsModel:
+    """The dynamics model of a configuration, with new weights.
+
+    Args:
+        config: names its class and gives its options.
+        latent_size: dimensions of z.
+        action_size: dimensions of an action.
+        other: options that come before those of the configuration.
+
+    Raises:
+        ConfigError: the class or an option is unknown, or the class does not take a value.
+    """
+    kind = find_dynamics(config.model)
+    sizes: dict[str, Any] = {"latent_size": latent_size, "action_size": action_size}
+    sizes["sampled"] = config.latent is LatentChoice.sampled
+    try:
+        sizes |= _options(kind, vars(config), {**config.options, **other})
+        return kind(**sizes)
+    except ConfigError as error:
+        raise ConfigError(f"rnn.{error}") from error
+    except ValueError as error:
+        raise ConfigError(f"rnn.model={config.model}: {error}") from error
+
+
+def _options(
+    kind: type[Encoder] | type[DynamicsModel], keys: Mapping[str, Any], own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options of a model, from its stage's configuration.
+
+    Args:
+        kind: the class; the fields of its `Options` have defaults and types.
+        keys: of the stage; those that the model has are its options.
+        own: options that the stage has no key for; they come before `keys`.
+
+    Raises:
+        ConfigError: the model has no such option, or it is of another type.
+    """
+    names = {field.name for field in fields(kind.Options)}
+    chosen = {name: value for name, value in keys.items() if name in names} | dict(own)
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(kind.Options), chosen)
+    except OmegaConfBaseException as error:
+        key = error.full_key or error.key
+        if key not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise ConfigError(
+                f"options.{key}: no such option; {kind.__name__} has {known}"
+            ) from error
+        raise ConfigError(f"options.{key}: {str(error).splitlines()[0]}") from error
+    options = OmegaConf.to_container(merged)
+    assert isinstance(options, dict)
+    return {str(name): value for name, value in options.items()}
