@@ -24,10 +24,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from learning_curve import learning_curve
+
 from worldmodels.files import read_json, write_json
 from worldmodels.provenance import provenance
-from worldmodels.reporting.curve import learning_curve
-from worldmodels.reporting.scores import IN_ITS_DREAM
+from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.tracking import say
 
 SEEDS = (1, 2, 3)
@@ -252,7 +253,7 @@ def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
     memory = next((path for path in memories if path.exists()), None)
     returns = {
         name: [round(value, 2) for value in scores[who]["returns"]]
-        for name, who in (("game", "agent"), ("dream", IN_ITS_DREAM))
+        for name, who in (("game", "agent"), ("dream", AGENT_IN_DREAM))
         if who in scores
     }
     return {

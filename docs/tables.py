@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from worldmodels.reporting.scores import (
-    HEADER,
-    IN_ITS_DREAM,
-    PAPER_ROWS,
-    PAPER_TEMPERATURES,
+    AGENT_IN_DREAM,
+    PAPER_SCORES,
+    SCORE_HEADER,
     Score,
     score_rows,
     summarise,
 )
 
-TAKE_COVER = "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1"
+
+class PaperScores(NamedTuple):
+    """Published mean and standard deviation of an agent, in the dream and in the environment."""
+
+    dream: tuple[int, int]
+    environment: tuple[int, int]
+
+
+PAPER_TEMPERATURES = {
+    0.1: PaperScores((2086, 140), (193, 58)),
+    0.5: PaperScores((2060, 277), (196, 50)),
+    1.0: PaperScores((1145, 690), (868, 511)),
+    1.15: PaperScores((918, 546), (1092, 556)),
+    1.3: PaperScores((732, 269), (753, 139)),
+}
+"""Temperature of the training -> scores in Take Cover: Ha & Schmidhuber 2018, table 2."""
 
 
 def studies(runs: list[dict[str, Any]]) -> dict[str, str]:
@@ -44,8 +58,8 @@ def _study(runs: list[dict[str, Any]]) -> str:
         if dreamt:
             row.append(", ".join(f"{np.mean(run['returns']['dream']):.0f}" for run in same))
         if published:
-            paper = PAPER_TEMPERATURES[TAKE_COVER][float(name.removeprefix("tau-"))]
-            row += [f"{mean} ± {std}" for mean, std in (paper.real, paper.dream)]
+            paper = PAPER_TEMPERATURES[float(name.removeprefix("tau-"))]
+            row += [f"{mean} ± {std}" for mean, std in (paper.environment, paper.dream)]
         if likely:
             row.append(", ".join("–" if r["nll"] is None else f"{r['nll']:.4f}" for r in same))
         row.append(" ".join(f"`{word}`" for word in same[0]["overrides"]) or "–")
@@ -72,13 +86,13 @@ def scores(run: dict[str, Any]) -> str:
     """A run's policies, and the paper's."""
     env = run["stages"]["evaluate"]["config"]["env.id"]
     judged = [Score.from_record(name, record) for name, record in run["scores"].items()]
-    return _table(HEADER, score_rows(judged, PAPER_ROWS.get(env, [])))
+    return _table(SCORE_HEADER, score_rows(judged, PAPER_SCORES.get(env, [])))
 
 
 def rounds(record: dict[str, Any]) -> str:
     """The agents of the rounds of ``stage=iterate``."""
     judged = [Score.from_record(name, one) for name, one in record["scores"].items()]
-    return _table(HEADER, score_rows(judged, []))
+    return _table(SCORE_HEADER, score_rows(judged, []))
 
 
 def recipes(runs: dict[str, dict[str, Any]]) -> str:
@@ -86,7 +100,7 @@ def recipes(runs: dict[str, dict[str, Any]]) -> str:
     rows = []
     for what, run in runs.items():
         in_game = Score.from_record(what, run["scores"]["agent"])
-        in_dream = Score.from_record(what, run["scores"][IN_ITS_DREAM])
+        in_dream = Score.from_record(what, run["scores"][AGENT_IN_DREAM])
         row = [what, f"**{in_game.mean:.1f}** ± {in_game.std:.1f}"]
         row.append(f"{in_game.interval[0]:.1f} to {in_game.interval[1]:.1f}")
         row.append(f"{in_dream.mean:.0f} ± {in_dream.std:.0f}")

@@ -20,7 +20,7 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.controls import Controls
 from worldmodels.files import read_json, write_json
 from worldmodels.model_files import load_encoder, load_first_latents
-from worldmodels.reporting.scores import IN_ITS_DREAM
+from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.worlds.collect import NoisyAgent
 from worldmodels.worlds.real import Perception, RealWorld
 
@@ -142,7 +142,7 @@ def test_a_c_that_sees_no_hidden_state_learns_in_dreams_and_is_judged_there(copy
     for stage in ("controller", "evaluate", "report"):
         done = run(copy, f"stage={stage}", *words)
         assert done.returncode == 0, done.stderr
-    assert IN_ITS_DREAM in read_json(copy / "z/evaluate/scores.json")
+    assert AGENT_IN_DREAM in read_json(copy / "z/evaluate/scores.json")
     assert "is not finished" not in (copy / "z/report/index.html").read_text()
 
 

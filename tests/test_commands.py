@@ -1,6 +1,7 @@
 """The program from the outside: one smoke run, looked at from all sides, and its refusals."""
 
 import csv
+import importlib
 import json
 import re
 import signal
@@ -18,7 +19,6 @@ from worldmodels.agent import load_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.files import read_json
-from worldmodels.reporting.curve import learning_curve
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 
@@ -73,9 +73,12 @@ def test_a_smoke_run_leaves_every_artifact(smoke: Path) -> None:
     assert LatentSet(smoke / "smoke/rnn/latents.h5").lengths.tolist() == [40] * 8
 
 
-def test_a_learning_curve_has_a_point_for_each_selection(smoke: Path) -> None:
+def test_a_learning_curve_has_a_point_for_each_selection(
+    smoke: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
     folder = smoke / "smoke/controller"
-    (point,) = learning_curve(folder)
+    (point,) = importlib.import_module("learning_curve").learning_curve(folder)
     records = [json.loads(line) for line in (folder / "generations.jsonl").open()]
     assert len(records) == 2
     assert point.steps == sum(record["steps"] for record in records)

@@ -1,4 +1,4 @@
-"""The page of a run: what it says, and that nothing in a run's files becomes part of it unasked."""
+"""The report page: its contents, and that no text of a run's files becomes markup."""
 
 import csv
 import functools
@@ -17,9 +17,8 @@ from command import ALONE, error_line, run
 from worldmodels import tracking
 from worldmodels.errors import ArtifactError
 from worldmodels.files import read_json, write_json
-from worldmodels.reporting.page import render
-from worldmodels.reporting.pictures import DreamStrip
-from worldmodels.stages.report import STAGES
+from worldmodels.reporting.page import STAGES, render
+from worldmodels.reporting.pictures import EpisodeComparison
 
 
 class _Reader(HTMLParser):
@@ -61,7 +60,7 @@ class _Reader(HTMLParser):
         self.text.append(data)
 
 
-def test_a_page_of_nothing_says_what_is_missing() -> None:
+def test_a_report_without_stages_names_the_missing_ones() -> None:
     reader = _Reader()
     reader.feed(render("a <b> & c", {}, None))
     assert (reader.open, reader.sources) == ([], [])
@@ -115,7 +114,7 @@ def test_no_text_of_a_runs_files_becomes_markup(copy: Path, text: str) -> None:
         with (folders[stage] / "metrics.csv").open("a", newline="") as file:
             csv.writer(file).writerow((1, f"train/kl{text}", 1.0, 1.0))
     image = np.zeros((4, 4, 3), np.uint8)
-    page = render(text, folders, DreamStrip(image, (0, 1), 7))
+    page = render(text, folders, EpisodeComparison(image, (0, 1), 7))
     reader = _Reader()
     reader.feed(page)
     assert reader.open == []
@@ -125,10 +124,10 @@ def test_no_text_of_a_runs_files_becomes_markup(copy: Path, text: str) -> None:
     shown = "".join(reader.text)
     assert shown.count(text) > 40
     assert f"World Models: {text}" in shown
-    assert f"{text} engine's CarRacing-v3{text}." in shown
+    assert f"Environment CarRacing-v3{text}, engine " in shown
 
 
-def test_a_page_may_run_nothing_and_load_nothing() -> None:
+def test_the_content_security_policy_forbids_scripts_and_requests() -> None:
     reader = _Reader()
     reader.feed(render("a", {}, None))
     policy = dict(part.split(maxsplit=1) for part in reader.policy.split("; "))
@@ -157,20 +156,36 @@ def changed(value: Any, *keys: str) -> Callable[[dict[str, Any]], Any]:
     ("file", "change", "said"),
     [
         ("rnn/manifest.json", without("summary", "validation_nll"), "summary.validation_nll is"),
-        ("rnn/manifest.json", changed("low", "summary", "validation_nll", "<b>"), "<b> is no num"),
+        (
+            "rnn/manifest.json",
+            changed("low", "summary", "validation_nll", "<b>"),
+            "<b> is not a",
+        ),
         ("rollouts/manifest.json", without("summary"), "summary is missing"),
-        ("rollouts/manifest.json", changed(10**400, "summary", "frames"), "summary.frames is no"),
-        ("evaluate/manifest.json", changed(5, "config", "env.id"), "config.env.id is no text"),
-        ("evaluate/manifest.json", changed([], "config"), "config is no object"),
-        ("vae/manifest.json", changed({"a": "b"}, "throughput"), "throughput.a is no number"),
+        (
+            "rollouts/manifest.json",
+            changed(10**400, "summary", "frames"),
+            "summary.frames is not",
+        ),
+        ("evaluate/manifest.json", changed(5, "config", "env.id"), "config.env.id is not a str"),
+        ("evaluate/manifest.json", changed([], "config"), "config is not an object"),
+        ("vae/manifest.json", changed({"a": "b"}, "throughput"), "throughput.a is not a number"),
         ("vae/manifest.json", without("resources", "cpu_s"), "resources.cpu_s is missing"),
         ("vae/manifest.json", without("fingerprint"), "fingerprint is missing"),
-        ("controller/manifest.json", changed({"vae": None}, "inputs"), "inputs.vae is no text"),
+        (
+            "controller/manifest.json",
+            changed({"vae": None}, "inputs"),
+            "inputs.vae is not a str",
+        ),
         ("evaluate/scores.json", changed({}, "agent"), "agent.returns is missing"),
         ("evaluate/scores.json", changed([0, 10**12], "agent", "seeds"), None),
-        ("evaluate/scores.json", changed([0.5, 1], "agent", "seeds"), "agent does not have a seed"),
-        ("evaluate/scores.json", changed([0], "agent", "seeds"), "agent does not have a seed"),
-        ("evaluate/scores.json", changed([1], "agent", "interval"), "agent does not have a seed"),
+        (
+            "evaluate/scores.json",
+            changed([0.5, 1], "agent", "seeds"),
+            "agent lacks an integer",
+        ),
+        ("evaluate/scores.json", changed([0], "agent", "seeds"), "agent lacks an integer"),
+        ("evaluate/scores.json", changed([1], "agent", "interval"), "agent lacks an integer"),
     ],
 )
 def test_a_wrong_record_is_an_error_that_names_the_file(
@@ -203,7 +218,7 @@ def test_the_report_of_a_wrong_manifest_ends_with_one_line(copy: Path) -> None:
     record["summary"]["validation_nll"] = {"<script>": "\x1b[2J"}
     write_json(path, record)
     line = error_line(run(copy, "stage=report", "preset=smoke", ALONE))
-    assert f"{path}: summary.validation_nll.<script> is no number" in line
+    assert f"{path}: summary.validation_nll.<script> is not a number" in line
 
 
 @pytest.mark.parametrize(
@@ -241,7 +256,7 @@ def without_end(path: Path) -> None:
         ("median.mp4", without_end),
     ],
 )
-def test_nothing_but_pictures_and_films_of_the_run_is_embedded(
+def test_only_regular_png_and_mp4_files_are_embedded(
     smoke: Path, tmp_path: Path, name: str, put: Callable[[Path], Any]
 ) -> None:
     stage = {"contact_sheet.png": "rollouts", "metrics.csv": "vae", "median.mp4": "evaluate"}[name]

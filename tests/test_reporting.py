@@ -1,4 +1,4 @@
-"""What a reader is shown: scores, pictures, the film, the page."""
+"""Scores, pictures, videos, charts and open-loop predictions."""
 
 import json
 import re
@@ -17,21 +17,24 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.envs.engines import EnvSpec, make_lanes
 from worldmodels.models.controller import ControllerSpec
+from worldmodels.models.encoder import to_input
+from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
-from worldmodels.models.vae import ConvVAE, to_input
+from worldmodels.models.vae import ConvVAE
 from worldmodels.reporting.charts import Chart, draw
-from worldmodels.reporting.parting import part
-from worldmodels.reporting.pictures import contact_sheet, dream_strip, rows_of
+from worldmodels.reporting.open_loop import open_loop
+from worldmodels.reporting.pictures import compare_episode, contact_sheet, image_grid
 from worldmodels.reporting.scores import (
-    IN_ITS_DREAM,
-    PAPER_ROWS,
+    AGENT_IN_DREAM,
+    PAPER_SCORES,
+    DreamTrained,
     Score,
-    exploited,
+    exploitation_warning,
     score_table,
     summarise,
     temperature_rows,
 )
-from worldmodels.reporting.video import PANEL, SEPARATOR, EpisodeFilm
+from worldmodels.reporting.video import PANEL, SEPARATOR, EpisodeVideo
 from worldmodels.worlds.real import Perception, RealWorld
 from worldmodels.worlds.rollout import PopulationPolicy, rollout
 
@@ -56,7 +59,7 @@ def episodes(folder: Path, count: int = 3, steps: int = 30) -> EpisodeSet:
 # --- scores
 
 
-def test_a_score_is_what_numpy_says_of_its_returns() -> None:
+def test_a_score_equals_the_statistics_of_its_returns() -> None:
     returns = np.random.default_rng(1).normal(500, 120, 40)
     score = summarise("agent", returns, range(40))
     assert score.mean == pytest.approx(returns.mean())
@@ -84,7 +87,7 @@ def test_any_returns_have_a_score_that_survives_json(returns: list[float]) -> No
     assert Score.from_record("agent", json.loads(json.dumps(score.record()))) == score
 
 
-def test_few_or_equal_returns_are_not_given_an_interval() -> None:
+def test_few_or_equal_returns_have_no_interval() -> None:
     for returns in ([5.0], [1.0, 9.0], [7.0, 7.0, 7.0, 7.0]):
         score = summarise("agent", np.array(returns), range(len(returns)))
         assert not score.has_interval
@@ -94,37 +97,43 @@ def test_few_or_equal_returns_are_not_given_an_interval() -> None:
         assert " to " not in capture.get().replace("(seeds 0 to", "(seeds 0-")
 
 
-def test_a_wrong_number_of_seeds_is_refused() -> None:
+def test_a_wrong_number_of_seeds_is_an_error() -> None:
     with pytest.raises(ValueError, match="2 returns for 3 seeds"):
         summarise("agent", np.array([1.0, 2.0]), [1, 2, 3])
 
 
 @pytest.mark.parametrize(
-    ("game", "dream", "said"),
+    ("environment", "dream", "warned"),
     [(180, 2000, True), (800, 1600, False), (180, 190, False), (800, 190, False)],
 )
-def test_an_agent_that_is_good_in_its_dream_alone_is_named(
-    game: float, dream: float, said: bool
+def test_a_controller_that_exploits_the_dynamics_model_gives_a_warning(
+    environment: float, dream: float, warned: bool
 ) -> None:
     spread = np.linspace(-40.0, 40.0, 20)
-    means = {"agent": game, "random policy": 230.0, IN_ITS_DREAM: dream}
+    means = {"agent": environment, "random policy": 230.0, AGENT_IN_DREAM: dream}
     scores = [summarise(name, mean + spread, range(20)) for name, mean in means.items()]
-    line = exploited(scores)
-    assert (line is not None) == said
-    assert line is None or "2000 there, 180 in the game" in line
-    assert exploited(scores[:2]) is None, "it has not dreamt"
-    assert exploited([summarise(s.name, np.array(s.returns[:2]), range(2)) for s in scores]) is None
+    line = exploitation_warning(scores)
+    assert (line is not None) == warned
+    assert line is None or "2000 in the dream, 180 in the environment" in line
+    assert exploitation_warning(scores[:2]) is None, "there is no score in the dream"
+    few = [summarise(s.name, np.array(s.returns[:2]), range(2)) for s in scores]
+    assert exploitation_warning(few) is None
 
 
-def test_the_paper_stands_beside_car_racing() -> None:
-    full = PAPER_ROWS["CarRacing-v3"][0]
-    assert (full.mean, full.std) == (906, 21)
+def test_a_score_table_ends_with_the_papers_scores() -> None:
+    score = summarise("agent", np.array([900.0, 910.0, 920.0]), range(3))
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(score_table([score], PAPER_SCORES["CarRacing-v3"]))
+    lines = [line.split("│") for line in capture.get().splitlines() if line.startswith("│")]
+    assert [cell.strip() for cell in lines[0][1:3]] == ["agent", "910.0 ± 10.0"]
+    assert [cell.strip() for cell in lines[1][1:3]] == ["paper: World Models, full", "906 ± 21"]
 
 
 # --- progress
 
 
-def test_a_log_file_is_told_of_progress_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_written_to_a_log_file_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "console", Console(width=120, force_terminal=False))
     clock = iter(range(0, 1000, 25))
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
@@ -143,9 +152,9 @@ def test_a_log_file_is_told_of_progress_now_and_then(monkeypatch: pytest.MonkeyP
 # --- pictures
 
 
-def test_rows_keep_every_pixel_and_leave_clear_gaps() -> None:
+def test_an_image_grid_keeps_every_pixel_and_has_transparent_gaps() -> None:
     strips = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8, 3), np.uint8)
-    image = rows_of(*strips)
+    image = image_grid(*strips)
     assert image.shape == (20, 30, 4)
     for row in range(2):
         for column in range(3):
@@ -164,33 +173,35 @@ def test_the_contact_sheet_runs_from_first_to_last_frame(tmp_path: Path) -> None
     assert (sheet[-65:-1, -65:-1, :3] == data.episode(2).frames[-1]).all()
 
 
-def test_a_dream_strip_begins_where_the_episode_does(tmp_path: Path) -> None:
+def test_an_episode_comparison_begins_with_the_first_frame(tmp_path: Path) -> None:
     torch.manual_seed(0)
     data = episodes(tmp_path)
-    strip = dream_strip(ConvVAE().eval(), MDNRNN(32, 3, 16).eval(), data, 1)
-    assert strip.image.shape == (4 * 66, 12 * 66, 4)
-    assert (strip.seed, strip.times[0], strip.times[-1]) == (1, 0, 30)
-    recorded, reconstructed, foretold, dreamt = np.split(strip.image, 4)
+    compared = compare_episode(ConvVAE().eval(), MDNRNN(32, 3, 16).eval(), data, 1)
+    assert compared.image.shape == (4 * 66, 12 * 66, 4)
+    assert (compared.seed, compared.times[0], compared.times[-1]) == (1, 0, 30)
+    recorded, reconstructed, one_step, predicted = np.split(compared.image, 4)
     assert (recorded[1:65, 1:65, :3] == data.episode(1).frames[0]).all()
-    assert not foretold[:, :66].any(), "nothing foretold the first frame"
-    assert (dreamt[:, :66] == reconstructed[:, :66]).all(), "the dream starts from what V saw"
+    assert not one_step[:, :66].any(), "the first frame has no prediction"
+    assert (predicted[:, :66] == reconstructed[:, :66]).all()
 
 
-# --- the film
+# --- the video
 
 
-def test_the_film_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path) -> None:
+def test_a_video_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    vision, memory = ConvVAE().eval(), MDNRNN(32, 2, 8).eval()
+    encoder, dynamics = ConvVAE().eval(), MDNRNN(32, 2, 8).eval()
     spec = EnvSpec("picture_env:Countdown-v0", "gymnasium", 500, None, 64)
-    world = RealWorld(lambda lanes: make_lanes(spec, lanes), Perception(vision, memory))
-    film = EpisodeFilm(1, vision, memory)
+    world = RealWorld(
+        lambda lanes: make_lanes(spec, lanes), Perception(encoder, dynamics, FeatureSpec())
+    )
+    video = EpisodeVideo(1, encoder, dynamics)
     head = ControllerSpec(("tanh", "tanh"))
     parameters = np.zeros((1, head.size(32 + 8)), np.float32)
     policy = PopulationPolicy(parameters, 3, world.feature_size, head, torch.device("cpu"))
-    outcome = rollout(world, policy, [90, 120, 70], 500, film)
-    path = tmp_path / "film.mp4"
-    film.write(path)
+    outcome = rollout(world, policy, [90, 120, 70], 500, video)
+    path = tmp_path / "video.mp4"
+    video.write(path)
     world.close()
     assert outcome.lengths.tolist() == [90, 120, 70]
     reader = imageio_ffmpeg.read_frames(str(path))
@@ -199,9 +210,9 @@ def test_the_film_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path)
     frames = [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader]
     assert len(frames) == 121
     for number, frame in enumerate(frames):
-        # Every pixel of this game is the number of steps; H.264 keeps it within a few levels.
+        # Every pixel of this environment is the step number, which H.264 keeps within a few levels.
         assert abs(frame[8:-8, 8 : PANEL - 8].mean() - number) < 4
-    # Nothing foretold the first frame: its panel is grey.
+    # The first frame has no prediction: its panel is grey.
     assert abs(frames[0][8:-8, 8 - PANEL :].astype(int) - 128).max() < 6
 
 
@@ -220,57 +231,58 @@ def test_a_chart_takes_the_colour_of_the_page_and_is_the_same_each_time() -> Non
     assert draw(Chart({"absent": "absent"}, "step", "loss"), rows) is None
 
 
-# --- game and dream
+# --- open-loop predictions
 
 
-def memory_that_ends(logit: float) -> MDNRNN:
+def dynamics_with_termination(logit: float) -> MDNRNN:
+    """An untrained model whose predicted logit of a termination is about `logit`."""
     torch.manual_seed(0)
-    memory = MDNRNN(8, 3, 12, 3, reward_weight=0).eval()
+    dynamics = MDNRNN(8, 3, 12, 3, reward_weight=0).eval()
     with torch.no_grad():
-        memory.head.bias[-1] = logit
-    return memory
+        dynamics.head.bias[-1] = logit
+    return dynamics
 
 
-def test_a_dream_that_goes_on_where_the_game_ended_is_told_apart(tmp_path: Path) -> None:
+def test_predicted_terminations_are_kept_apart_from_recorded_ones(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    vision, played = ConvVAE(8).eval(), episodes(tmp_path)
-    for logit, ended in ((-50.0, 0.0), (50.0, 1.0)):
-        parting = part(vision, memory_that_ends(logit), played, (0.5, 1.0))
-        assert [dream.temperature for dream in parting.dreams] == [0.5, 1.0]
-        for dream in parting.dreams:
-            assert dream.course.ended.shape == (3, 30)
-            assert (dream.course.share_ended() == ended).all()
-            assert dream.course.mean_return()[-1] == 30 * (1 - ended)
-    assert parting.lengths.tolist() == [30] * 3
-    assert (parting.game.ended == 0).all()
-    assert parting.game.mean_return().tolist() == list(range(1, 31))
+    encoder, recorded = ConvVAE(8).eval(), episodes(tmp_path)
+    for logit, fraction in ((-50.0, 0.0), (50.0, 1.0)):
+        result = open_loop(encoder, dynamics_with_termination(logit), recorded, (0.5, 1.0))
+        assert [one.temperature for one in result.rollouts] == [0.5, 1.0]
+        for predicted in result.rollouts:
+            assert predicted.trajectories.terminated.shape == (3, 30)
+            assert (predicted.trajectories.fraction_terminated() == fraction).all()
+            assert predicted.trajectories.mean_return()[-1] == 30 * (1 - fraction)
+    assert result.lengths.tolist() == [30] * 3
+    assert (result.recorded.terminated == 0).all()
+    assert result.recorded.mean_return().tolist() == list(range(1, 31))
 
 
-def test_distance_is_that_of_a_dream_of_the_recorded_actions(tmp_path: Path) -> None:
+def test_latent_error_is_that_of_the_mode_under_the_recorded_actions(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    vision, played, memory = ConvVAE(8).eval(), episodes(tmp_path), memory_that_ends(-50.0)
-    parting = part(vision, memory, played, (1e-8,))  # all but certain: each step is the mode
-    episode = played.episode(1)
+    encoder, recorded = ConvVAE(8).eval(), episodes(tmp_path)
+    dynamics = dynamics_with_termination(-50.0)
+    # At this temperature a sample is the mode of the mixture.
+    result = open_loop(encoder, dynamics, recorded, (1e-8,))
+    episode = recorded.episode(1)
     with torch.inference_mode():
-        game = vision.encode(to_input(torch.from_numpy(episode.frames))).mean
-        z, state = game[:1], memory.initial(1)
-        distance = []
+        encoded = encoder.encode(to_input(torch.from_numpy(episode.frames))).mean
+        z, state = encoded[:1], dynamics.initial_state(1)
+        error = []
         for time, action in enumerate(torch.from_numpy(episode.actions)):
-            state = memory.advance(z, action[None], state)
-            z = memory.predict(state.h).latent.mode()
-            distance.append((z - game[time + 1]).square().mean().sqrt().item())
-    np.testing.assert_allclose(parting.dreams[0].distance[1], distance, rtol=1e-2)
+            state = dynamics.advance(z, action[None], state)
+            z = dynamics.predict(state).latent.mode()
+            error.append((z - encoded[time + 1]).square().mean().sqrt().item())
+    np.testing.assert_allclose(result.rollouts[0].latent_error[1], error, rtol=1e-2)
 
 
-def test_scores_by_temperature_stand_beside_the_papers() -> None:
-    dream, game, random = (
+def test_scores_of_dream_trained_controllers_are_sorted_by_temperature() -> None:
+    dream, environment, random = (
         summarise(name, np.array([low, low + 2.0, low + 1.0]), range(3))
-        for name, low in (("dream", 900), ("game", 800), ("random", 200))
+        for name, low in (("dream", 900), ("environment", 800), ("random", 200))
     )
-    runs = [(1.15, "b", dream, game), (0.1, "a", dream, game), (2.0, "c", dream, game)]
-    rows = temperature_rows("vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1", runs, random)
-    assert [row[0] for row in rows] == ["0.1", "1.15", "2", "–"]
+    runs = [DreamTrained(t, name, dream, environment) for t, name in ((1.15, "b"), (0.1, "a"))]
+    rows = temperature_rows(runs, random)
+    assert [row[:2] for row in rows] == [("0.1", "a"), ("1.15", "b"), ("–", "random policy")]
     assert rows[1][2:4] == ("901 ± 1", "801 ± 1")
-    assert rows[1][5:] == ("918 ± 546", "1092 ± 556")
-    assert rows[2][5:] == ("–", "–")
-    assert rows[3][3] == "201 ± 1"
+    assert rows[2][3] == "201 ± 1"

@@ -1,4 +1,4 @@
-"""Charts of metrics, as SVG that stands in a page and takes its text colour."""
+"""Charts of metrics as inline SVG in the text colour of the page."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-Place = tuple[float, str, float, float]
-"""Of a metric: where it is on the horizontal axis, name, value, seconds (see `tracking.Row`)."""
+MetricRow = tuple[float, str, float, float]
+"""Horizontal position (mostly the step), metric, value, seconds since the start: `tracking.Row`."""
 
 _INK = "#010203"
-"""Stands for the page's text colour until the SVG is written."""
+"""Replaced by ``currentColor``, which matplotlib does not know, in the finished SVG."""
 
 _LINES = ("#3b82d0", "#e07b39", "#5aa469", "#a56cc1", "#c9a227", "#c2506b", "#7f7f7f")
-"""Legible on white and on black."""
+"""Line colours with contrast on white and on black."""
 
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # the page's own font
@@ -35,15 +36,16 @@ _STYLE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Chart:
-    """What a chart shows.
+    """Metrics of a chart, and its axes.
 
     Args:
-        lines: metric -> label.
-        x_label: of the horizontal axis.
-        y_label: of the vertical axis.
-        log: whether the vertical axis is logarithmic.
-        log_x: whether the horizontal axis is.
-        along: metric whose running sum is the horizontal axis; the step if None.
+        lines: metric -> label in the legend.
+        x_label: label of the horizontal axis.
+        y_label: label of the vertical axis.
+        log: logarithmic vertical axis.
+        log_x: logarithmic horizontal axis.
+        along: metric whose cumulative sum is the horizontal axis; None for the position in the
+            rows.
     """
 
     lines: Mapping[str, str]
@@ -54,18 +56,28 @@ class Chart:
     along: str | None = None
 
 
-def draw(chart: Chart, rows: Sequence[Place]) -> Markup | None:
-    """`chart` of metrics as an ``<svg>`` element, or None where `rows` has none of its lines."""
-    places = _running_sum(rows, chart.along) if chart.along else None
+def draw(chart: Chart, rows: Sequence[MetricRow]) -> Markup | None:
+    """Draw a chart; equal arguments give an equal SVG.
+
+    Args:
+        chart: what to draw.
+        rows: values of any metrics; those that `chart` does not name are ignored.
+
+    Returns:
+        An ``<svg>`` element, or None where `rows` has no value of the chart's metrics.
+    """
+    positions = _cumulative_sum(rows, chart.along) if chart.along else None
     salt = {"svg.hashsalt": f"{chart.y_label} {chart.x_label}"}
     with mpl.rc_context(_STYLE | salt):  # type: ignore[arg-type]
         figure = Figure(figsize=(5.6, 3.2), layout="constrained")
         axes = figure.add_subplot()
         for (name, label), colour in zip(chart.lines.items(), _LINES, strict=False):
             points = [(float(row[0]), row[2]) for row in rows if row[1] == name]
-            if places is not None:
+            if positions is not None:
                 points = [
-                    (places[int(step)], value) for step, value in points if int(step) in places
+                    (positions[int(step)], value)
+                    for step, value in points
+                    if int(step) in positions
                 ]
             if points:
                 marker = "o" if len(points) < 30 else None
@@ -80,18 +92,21 @@ def draw(chart: Chart, rows: Sequence[Place]) -> Markup | None:
             axes.set_yscale("log")
         if chart.log_x:
             axes.set_xscale("log")
+        else:  # steps and generations
+            steps = [1, 2, 2.5, 5, 10]
+            axes.xaxis.set_major_locator(MaxNLocator("auto", steps=steps, integer=True))
         axes.grid(alpha=0.2, color=_INK)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize="small")
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
-    # matplotlib escapes the texts of a chart.
+    # Safe as markup: matplotlib escapes the labels of a chart.
     return Markup(text[text.index("<svg") :].replace(_INK, "currentColor"))
 
 
-def _running_sum(rows: Sequence[Place], name: str) -> dict[int, float]:
-    """Step -> the sum of metric `name` up to it."""
+def _cumulative_sum(rows: Sequence[MetricRow], name: str) -> dict[int, float]:
+    """Step -> sum of the metric `name` up to and including it."""
     total, sums = 0.0, {}
     for step, metric, value, _ in rows:
         if metric == name:

@@ -1,57 +1,59 @@
-"""The report of a run: one HTML page that needs nothing but itself."""
+"""The report of a run: one HTML page that needs no other file.
+
+The texts are in the jinja2 templates of ``templates/``; this module reads the values they show.
+Autoescape is on: a text from a run's files never becomes markup. Only charts, which matplotlib
+escapes, are passed as markup.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-from markupsafe import Markup
+import jinja2
 
-from worldmodels.reporting.charts import Chart
-from worldmodels.reporting.markup import (
-    charts,
-    document,
-    figure,
-    film,
-    paragraph,
-    picture,
-    table,
+from worldmodels.reporting.calibration import (
+    OPEN_LOOP_HEADER,
+    open_loop_section,
+    temperature_section,
 )
-from worldmodels.reporting.parting import Parting
-from worldmodels.reporting.pictures import DreamStrip, png
+from worldmodels.reporting.charts import Chart, draw
+from worldmodels.reporting.media import MP4, PNG, data_url, embedded
+from worldmodels.reporting.open_loop import OpenLoopResult
+from worldmodels.reporting.pictures import EpisodeComparison, png
 from worldmodels.reporting.records import Record, read_record, read_scores
-from worldmodels.reporting.scores import HEADER, PAPER_ROWS, exploited, score_rows
-from worldmodels.reporting.trust import parted, temperatures
+from worldmodels.reporting.scores import (
+    PAPER_SCORES,
+    SCORE_HEADER,
+    TEMPERATURE_HEADER,
+    exploitation_warning,
+    score_rows,
+)
+from worldmodels.tracking import read_metrics
+from worldmodels.untrusted import printable
 
-Folders = dict[str, Path]
-"""The finished stages of a run and their folders."""
-Manifests = dict[str, Record]
-"""The finished stages of a run and what their manifests say."""
+STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
+"""Stages that have a section, whether they are finished or not."""
 
+Values = dict[str, object]
+"""Variables of a section in the template."""
 
-class _Section(NamedTuple):
-    """A section, and the stage without which it says that this is missing."""
-
-    heading: str
-    stage: str | None
-    write: Callable[[], Markup]
-
-
-_VISION_CHARTS = (
+_VAE_CHARTS = (
     Chart(
-        {
-            "train/reconstruction": "training",
-            "validation/reconstruction": "validation",
-        },
+        {"train/reconstruction": "training", "validation/reconstruction": "validation"},
         "step",
-        "squared error of a frame",
+        "squared error per frame",
         log=True,
     ),
-    Chart({"train/kl": "training", "validation/kl": "validation"}, "step", "KL, nats a frame"),
+    Chart(
+        {"train/kl": "training", "validation/kl": "validation"}, "step", "KL divergence, nats/frame"
+    ),
 )
-_MEMORY_CHARTS = (
-    Chart({"train/nll": "training", "validation/nll": "validation"}, "step", "nats a dimension"),
+_RNN_CHARTS = (
+    Chart(
+        {"train/nll": "training", "validation/nll": "validation"},
+        "step",
+        "NLL, nats per latent dimension",
+    ),
     Chart(
         {"train/reward_mse": "training", "validation/reward_mse": "validation"},
         "step",
@@ -60,7 +62,7 @@ _MEMORY_CHARTS = (
     Chart(
         {"train/termination_bce": "training", "validation/termination_bce": "validation"},
         "step",
-        "cross entropy of the end",
+        "cross-entropy of the termination",
     ),
 )
 _CONTROLLER_CHARTS = (
@@ -69,182 +71,187 @@ _CONTROLLER_CHARTS = (
             "fitness/best": "best of the generation",
             "fitness/mean": "mean of the generation",
             "fitness/worst": "worst of the generation",
-            "selection/mean": "the search's mean, selection seeds",
+            "selection/mean": "CMA-ES mean, selection seeds",
         },
         "generation",
         "return",
     ),
     Chart(
-        {"fitness/mean": "mean of the generation", "selection/mean": "selection seeds"},
-        "steps played",
+        {"fitness/mean": "mean of the generation", "selection/mean": "CMA-ES mean"},
+        "environment steps",
         "return",
         along="fitness/steps",
     ),
 )
 _LIKELIHOODS = {
     "mdn_rnn": "MDN-RNN",
-    "single_gaussian": "the same with one Gaussian a dimension",
-    "copy_last": "a Gaussian around the last latent",
+    "single_gaussian": "MDN-RNN with one Gaussian per dimension",
+    "copy_last": "Gaussian around the previous latent",
 }
+
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader("worldmodels.reporting"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
 
 
 def render(
     name: str,
-    folders: Folders,
-    strip: DreamStrip | None,
-    parting: Parting | None = None,
-    dreamers: dict[str, Path] | None = None,
+    folders: dict[str, Path],
+    comparison: EpisodeComparison | None,
+    open_loop: OpenLoopResult | None = None,
+    dream_trained: dict[str, Path] | None = None,
 ) -> str:
-    """The page of the run `name`; a section says so where its stage is not finished.
+    """The report as HTML. The section of a stage that is not finished says so.
 
     Args:
         name: of the run.
-        folders: its finished stages.
-        strip: a recorded episode and M's account of it.
-        parting: the agent's episodes and their dreams.
-        dreamers: the runs whose controllers were trained in the dreams of this run's M.
+        folders: stage -> folder, for the finished stages.
+        comparison: a validation episode with reconstructions and predictions; None leaves it out.
+        open_loop: open-loop predictions of the agent's episodes; None leaves the section out.
+        dream_trained: name -> folder of the runs whose controllers were trained in the dream of
+            this run's dynamics model; the section is left out where there are none.
 
     Raises:
-        ArtifactError: a file of a finished stage is damaged, or not what its stage writes.
+        ArtifactError: a file of a finished stage is damaged or of another form.
     """
-    made = {stage: read_record(path / "manifest.json") for stage, path in folders.items()}
-    sections = [
-        _Section("Score", "evaluate", lambda: _scores(folders["evaluate"], made["evaluate"])),
-        _Section("Episodes", "rollouts", lambda: _episodes(folders["rollouts"], made["rollouts"])),
-        _Section("Vision: the VAE", "vae", lambda: _vision(folders["vae"])),
-        _Section("Memory: the MDN-RNN", "rnn", lambda: _memory(folders["rnn"], made["rnn"], strip)),
-        _Section("Controller: CMA-ES", "controller", lambda: _controller(folders["controller"])),
-    ]
-    if parting:
-        heading = "Game and dream, the same actions"
-        sections.append(_Section(heading, None, lambda: parted(parting)))
-    if dreamers:
-        sections.append(_Section("Temperatures", None, lambda: temperatures(dreamers)))
-    sections.append(_Section("Time and memory", None, lambda: _resources(made)))
-    sections.append(_Section("Where it comes from", None, lambda: _provenance(made)))
-    title = f"World Models: {name}"
-    body = [Markup("<h1>{}</h1>").format(title), _figures(made)]
-    for section in sections:
-        body.append(Markup("<h2>{}</h2>").format(section.heading))
-        if section.stage is None or section.stage in folders:
-            body.append(section.write())
-        else:
-            absent = _absent(section.stage, made)
-            body.append(Markup('<p class="absent">{}</p>').format(absent))
-    return document(title, body)
+    manifests = {stage: read_record(path / "manifest.json") for stage, path in folders.items()}
+    values: Values = {
+        "name": name,
+        "key_figures": _key_figures(manifests),
+        "missing": {s: _reason(s, manifests) for s in STAGES if s not in folders},
+        "comparison": None if comparison is None else _comparison(comparison),
+        "open_loop": None if open_loop is None else open_loop_section(open_loop),
+        "open_loop_header": OPEN_LOOP_HEADER,
+        "temperatures": temperature_section(dream_trained) if dream_trained else None,
+        "temperature_header": TEMPERATURE_HEADER,
+        "resources": [_resources(stage, manifest) for stage, manifest in manifests.items()],
+        **_provenance(manifests),
+    }
+    for stage, section in (
+        ("evaluate", _evaluate),
+        ("rollouts", _rollouts),
+        ("vae", _vae),
+        ("rnn", _rnn),
+        ("controller", _controller),
+    ):
+        if stage in folders:
+            values[stage] = section(folders[stage], manifests[stage])
+    page = _TEMPLATES.get_template("report.html").render(values)
+    # A control character in a text of an untrusted file could hide another text.
+    return "\n".join(printable(line, len(line) + 1) for line in page.split("\n"))
 
 
-def _absent(stage: str, made: Manifests) -> str:
-    """Why there is no section of `stage`."""
-    inputs = made["controller"].texts("inputs") if "controller" in made else {}
+def _reason(stage: str, manifests: dict[str, Record]) -> str:
+    """Why there is nothing to show of `stage`."""
+    inputs = manifests["controller"].texts("inputs") if "controller" in manifests else {}
     if stage in ("rollouts", "vae", "rnn") and "base" in inputs:
-        return "This run begins from the V and M of a trained agent."
+        return "This run uses the VAE and MDN-RNN of a trained agent."
     return f"The stage '{stage}' of this run is not finished."
 
 
-def _figures(made: Manifests) -> Markup:
-    """The few numbers to see first."""
+def _key_figures(manifests: dict[str, Record]) -> list[tuple[str, str]]:
+    """Labels and values for the top of the page."""
     figures = []
-    if "evaluate" in made:
-        for name, mean in made["evaluate"].numbers("summary").items():
-            figures.append((f"mean return, {name}", f"{mean:.0f}"))
-    if "rollouts" in made:
-        frames = made["rollouts"].group("summary").number("frames")
+    if "evaluate" in manifests:
+        for policy, mean in manifests["evaluate"].numbers("summary").items():
+            figures.append((f"mean return, {policy}", f"{mean:.0f}"))
+    if "rollouts" in manifests:
+        frames = manifests["rollouts"].group("summary").number("frames")
         figures.append(("frames recorded", f"{frames:,.0f}"))
-    total = sum(manifest.number("wall_s") for manifest in made.values())
-    figures.append(("wall time", f"{total / 60:.1f} min"))
-    cell = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
-    cells = Markup("").join(cell.format(what, value) for what, value in figures)
-    return Markup('<dl class="figures">{}</dl>').format(cells)
+    seconds = sum(manifest.number("wall_s") for manifest in manifests.values())
+    return [*figures, ("wall time", f"{seconds / 60:.1f} min")]
 
 
-def _scores(folder: Path, manifest: Record) -> Markup:
+def _charts(charts: tuple[Chart, ...], folder: Path) -> list[object]:
+    """The SVG elements of those `charts` for which the stage in `folder` has metrics."""
+    rows = read_metrics(folder / "metrics.csv")
+    return [svg for chart in charts if (svg := draw(chart, rows)) is not None]
+
+
+def _evaluate(folder: Path, manifest: Record) -> Values:
     scores = list(read_scores(folder / "scores.json").values())
     config = manifest.group("config")
-    env, engine = config.text("env.id"), config.text("env.engine")
-    judge = "Gymnasium's own" if engine == "gymnasium" else f"the {engine} engine's"
-    text = paragraph(f"Played in {judge} {env}.")
-    text += table(score_rows(scores, PAPER_ROWS.get(env, [])), HEADER)
-    if (warning := exploited(scores)) is not None:
-        text += paragraph(Markup("<strong>{}</strong>").format(warning))
-    return text + film(
-        folder / "median.mp4",
-        "The median episode: what the agent sees, what V keeps of it, and what M foretold one step"
-        " before.",
-    )
+    env = config.text("env.id")
+    return {
+        "env": env,
+        "engine": config.text("env.engine"),
+        "header": SCORE_HEADER,
+        "rows": score_rows(scores, PAPER_SCORES.get(env, [])),
+        "warning": exploitation_warning(scores),
+        "video": embedded(folder / "median.mp4", MP4),
+    }
 
 
-def _episodes(folder: Path, manifest: Record) -> Markup:
+def _rollouts(folder: Path, manifest: Record) -> Values:
     summary = manifest.group("summary")
-    text = paragraph(
-        f"{summary.number('episodes'):,.0f} episodes, {summary.number('frames'):,.0f} frames on"
-        f" {summary.text('engine')}, mean return {summary.number('mean_return'):.1f}."
-    )
-    return text + picture(
-        folder / "contact_sheet.png", "Some episodes, a row each, from start to end."
-    )
+    return {
+        "summary": (
+            f"{summary.number('episodes'):,.0f} episodes, {summary.number('frames'):,.0f} frames,"
+            f" engine {summary.text('engine')}, mean return {summary.number('mean_return'):.1f}."
+        ),
+        "contact_sheet": embedded(folder / "contact_sheet.png", PNG),
+    }
 
 
-def _vision(folder: Path) -> Markup:
+def _vae(folder: Path, manifest: Record) -> Values:
+    return {
+        "charts": _charts(_VAE_CHARTS, folder),
+        "reconstructions": embedded(folder / "reconstructions.png", PNG),
+        "prior_samples": embedded(folder / "prior_samples.png", PNG),
+    }
+
+
+def _rnn(folder: Path, manifest: Record) -> Values:
+    likelihoods = manifest.group("summary").numbers("validation_nll")
+    return {
+        "charts": _charts(_RNN_CHARTS, folder),
+        "likelihoods": [(_LIKELIHOODS.get(k, k), f"{nll:.4f}") for k, nll in likelihoods.items()],
+    }
+
+
+def _controller(folder: Path, manifest: Record) -> Values:
+    return {"charts": _charts(_CONTROLLER_CHARTS, folder)}
+
+
+def _comparison(comparison: EpisodeComparison) -> Values:
+    image = data_url(png(comparison.image), PNG)
+    return {"image": image, "seed": comparison.seed, "times": comparison.times}
+
+
+def _resources(stage: str, manifest: Record) -> tuple[str, ...]:
+    """Stage, wall time, CPU time, peak memory and throughput."""
+    rates = [f"{rate:,.0f} {unit}" for unit, rate in manifest.numbers("throughput").items()]
+    used = manifest.group("resources")
+    peaks = used.numbers("peak_bytes")
+    memory = [f"{peak / 1e9:.2f} GB {where}" for where, peak in peaks.items()]
     return (
-        charts(_VISION_CHARTS, folder)
-        + picture(folder / "reconstructions.png", "Validation frames, and below them what V keeps.")
-        + picture(folder / "prior_samples.png", "Frames decoded from z drawn from N(0, 1).")
+        stage,
+        f"{manifest.number('wall_s'):,.1f} s",
+        f"{used.number('cpu_s'):,.1f} s",
+        ", ".join(memory),
+        ", ".join(rates),
     )
 
 
-def _memory(folder: Path, manifest: Record, strip: DreamStrip | None) -> Markup:
-    nll = manifest.group("summary").numbers("validation_nll")
-    rows = [(_LIKELIHOODS.get(name, name), f"{value:.4f}") for name, value in nll.items()]
-    text = charts(_MEMORY_CHARTS, folder)
-    text += table(rows, ("model", "validation NLL, nats a dimension"))
-    if strip is not None:
-        times = ", ".join(str(time) for time in strip.times)
-        text += figure(
-            png(strip.image),
-            f"Validation episode {strip.seed} at steps {times}: recorded; reconstructed; foretold"
-            " one step before; dreamt at temperature 1 from the first frame and the actions alone.",
-        )
-    return text
-
-
-def _controller(folder: Path) -> Markup:
-    return charts(_CONTROLLER_CHARTS, folder)
-
-
-def _resources(made: Manifests) -> Markup:
-    rows = []
-    for stage, manifest in made.items():
-        rates = [f"{rate:,.0f} {unit}" for unit, rate in manifest.numbers("throughput").items()]
-        used = manifest.group("resources")
-        peaks = used.numbers("peak_bytes")
-        memory = [f"{peak / 1e9:.2f} GB {where}" for where, peak in peaks.items()]
-        row = (
-            stage,
-            f"{manifest.number('wall_s'):,.1f} s",
-            f"{used.number('cpu_s'):,.1f} s",
-            ", ".join(memory),
-            ", ".join(rates),
-        )
-        rows.append(row)
-    return table(rows, ("stage", "wall time", "CPU time", "peak memory", "throughput"))
-
-
-def _provenance(made: Manifests) -> Markup:
-    rows, makers = [], set()
-    merged: dict[str, object] = {}
-    for stage, manifest in made.items():
-        inputs = ", ".join(f"{name} {print_}" for name, print_ in manifest.texts("inputs").items())
+def _provenance(manifests: dict[str, Record]) -> Values:
+    """Fingerprints, inputs and commits; versions of the software; the merged configuration."""
+    artifacts, software = [], set()
+    configuration: dict[str, object] = {}
+    for stage, manifest in manifests.items():
+        inputs = ", ".join(f"{name} {digest}" for name, digest in manifest.texts("inputs").items())
         commit = manifest.text("commit") if manifest.fields.get("commit") else "unknown"
-        rows.append((stage, manifest.text("fingerprint"), inputs, commit))
+        artifacts.append((stage, manifest.text("fingerprint"), inputs, commit))
         versions = [f"{name} {version}" for name, version in manifest.texts("versions").items()]
         python = f"Python {manifest.text('python')}, {manifest.text('machine')}"
-        makers.add(f"{python}; {', '.join(versions)}")
-        merged |= manifest.group("config").fields
-    keys = sorted((key, str(value)) for key, value in merged.items())
-    details = Markup("<details><summary>Configuration</summary>{}</details>")
-    return (
-        table(rows, ("artifact", "fingerprint", "made from", "commit"))
-        + Markup("").join(paragraph(maker) for maker in sorted(makers))
-        + details.format(table(keys, ("key", "value")))
-    )
+        software.add(f"{python}; {', '.join(versions)}")
+        configuration |= manifest.group("config").fields
+    return {
+        "artifacts": artifacts,
+        "software": sorted(software),
+        "configuration": sorted((key, str(value)) for key, value in configuration.items()),
+    }

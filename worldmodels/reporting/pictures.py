@@ -1,4 +1,4 @@
-"""Still pictures of what V sees and M dreams."""
+"""Pictures of recorded frames, their reconstructions by the VAE, and predicted frames."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from worldmodels.worlds.noise import LaneNoise
 
 COLUMNS = 12
 STRIDE = 8
-"""Steps between two frames of a film strip: 88 steps are what a dream stays recognisable for."""
+"""Steps between two columns of a picture: open-loop predictions are compared over 88 steps."""
 
 
 def png(image: np.ndarray) -> bytes:
@@ -38,19 +38,22 @@ def save_picture(path: Path, image: np.ndarray) -> None:
         temporary.write_bytes(png(image))
 
 
-def rows_of(*strips: np.ndarray) -> np.ndarray:
-    """One image of strips (frames, height, width, 3), a strip a row, with clear gaps between.
+def image_grid(*rows: np.ndarray) -> np.ndarray:
+    """Arrange frames in a grid with transparent gaps.
+
+    Args:
+        rows: of the grid, each uint8 (columns, height, width, 3).
 
     Returns:
-        uint8 (strips * (height + 2), frames * (width + 2), 4): the gaps have alpha 0, so that
-        they are light on a light page and dark on a dark one.
+        uint8 (rows * (height + 2), columns * (width + 2), 4). The gaps have alpha 0, so that they
+        take the colour of a light or dark page.
     """
-    rows = []
-    for strip in strips:
-        opaque = np.pad(strip, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=255)
+    images = []
+    for row in rows:
+        opaque = np.pad(row, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=255)
         bordered = np.pad(opaque, ((0, 0), (1, 1), (1, 1), (0, 0)))
-        rows.append(np.concatenate(list(bordered), axis=1))
-    return np.concatenate(rows, axis=0)
+        images.append(np.concatenate(list(bordered), axis=1))
+    return np.concatenate(images, axis=0)
 
 
 @torch.inference_mode()
@@ -61,14 +64,20 @@ def save_reconstructions(
     validation_indices: np.ndarray,
     device: torch.device,
 ) -> None:
-    """Write ``reconstructions.png`` (frames, reconstructions below) and ``prior_samples.png``.
+    """Write two pictures of what the VAE has learned.
+
+    ``reconstructions.png`` has validation frames above their reconstructions, and
+    ``prior_samples.png`` frames decoded from z ~ N(0, I), drawn from a fixed seed.
 
     Args:
-        model: V; it is left on `device` and in evaluation mode.
-        validation_indices: numbers of the episodes to take frames from.
+        folder: where they are written.
+        model: VAE; it is left on `device` and in evaluation mode.
+        episodes: recorded episodes.
+        validation_indices: (n,) numbers of the episodes to take frames from, n at least 1.
+        device: where the VAE runs.
     """
     model = model.to(device).eval()
-    # Across the episodes, and from early in the first to late in the last.
+    # One frame from each of several episodes, early ones of the first, late ones of the last.
     frames = []
     spread = validation_indices[_spread(len(validation_indices), COLUMNS)]
     for index, place in zip(spread, np.linspace(0.1, 0.9, COLUMNS), strict=True):
@@ -76,15 +85,19 @@ def save_reconstructions(
         frames.append(episodes.frames(int(index), number, number + 1))
     shown = np.concatenate(frames)  # (columns, height, width, 3)
     mean = model.encode(to_input(torch.from_numpy(shown).to(device))).mean
-    save_picture(folder / "reconstructions.png", rows_of(shown, decode(model, mean)))
+    save_picture(folder / "reconstructions.png", image_grid(shown, decode(model, mean)))
     noise = LaneNoise(range(2 * COLUMNS), 0, device).normal(0, model.latent_size)
     samples = decode(model, noise)
-    picture = rows_of(samples[:COLUMNS], samples[COLUMNS:])
+    picture = image_grid(samples[:COLUMNS], samples[COLUMNS:])
     save_picture(folder / "prior_samples.png", picture)
 
 
 def contact_sheet(episodes: EpisodeSet, rows: int = 6) -> np.ndarray:
-    """Some episodes spread over the set, each a row of frames from start to end.
+    """Frames of some episodes, evenly spaced over the set: an episode a row, from start to end.
+
+    Args:
+        episodes: recorded episodes, at least one.
+        rows: number of episodes at most.
 
     Returns:
         uint8 (rows * (height + 2), columns * (width + 2), 4).
@@ -93,21 +106,21 @@ def contact_sheet(episodes: EpisodeSet, rows: int = 6) -> np.ndarray:
     for index in _spread(episodes.num_episodes, min(rows, episodes.num_episodes)):
         steps = _spread(int(episodes.lengths[index]) + 1, COLUMNS)
         strips.append(np.concatenate([episodes.frames(index, at, at + 1) for at in steps]))
-    return rows_of(*strips)
+    return image_grid(*strips)
 
 
 def _spread(size: int, count: int) -> list[int]:
-    """`count` numbers from 0 to `size` - 1, evenly."""
+    """`count` integers from 0 to `size` - 1, evenly spaced."""
     return [int(number) for number in np.linspace(0, size - 1, count).round()]
 
 
-class DreamStrip(NamedTuple):
-    """A recorded episode and three accounts of it.
+class EpisodeComparison(NamedTuple):
+    """A recorded episode beside the outputs of the models.
 
     Args:
-        image: uint8 (4 * (height + 2), columns * (width + 2), 4); rows: the frames; their
-            reconstructions; what M predicted one step before; a dream that knows the first frame
-            and the actions alone.
+        image: uint8 (4 * (height + 2), columns * (width + 2), 4). Rows: recorded frames; their
+            reconstructions; one-step predictions; open-loop prediction from the first frame and
+            the recorded actions.
         times: (columns,) the step that each column shows.
         seed: of the episode.
     """
@@ -118,50 +131,59 @@ class DreamStrip(NamedTuple):
 
 
 @torch.inference_mode()
-def dream_strip(
-    vision: Encoder,
-    memory: DynamicsModel,
+def compare_episode(
+    encoder: Encoder,
+    dynamics: DynamicsModel,
     episodes: EpisodeSet,
     index: int,
     temperature: float = 1.0,
-) -> DreamStrip:
-    """Compare episode `index` with what V and M, both on the CPU, make of it.
+) -> EpisodeComparison:
+    """Compare the first steps of a recorded episode with reconstructions and predictions.
 
-    A prediction is the mean of each dimension's likeliest Gaussian; the first frame has none and
-    is left clear. The dream is `DreamWorld`'s, as controllers are trained in it.
+    A one-step prediction is the mean of the likeliest mixture component of each latent dimension;
+    the first frame has none, and its place is transparent. The open-loop prediction is sampled by
+    `DreamWorld`, the environment in which controllers are trained.
+
+    Args:
+        encoder: VAE, float32, on the CPU.
+        dynamics: MDN-RNN, on the CPU.
+        episodes: recorded episodes.
+        index: number of the episode in `episodes`.
+        temperature: of the open-loop prediction.
     """
     episode = episodes.episode(index)
     steps = min((COLUMNS - 1) * STRIDE, len(episode.actions))
     times = np.linspace(0, steps, COLUMNS).round().astype(int)
     actions = torch.from_numpy(episode.actions[:steps])
-    latents = vision.encode(to_input(torch.from_numpy(episode.frames[: steps + 1]))).mean
+    latents = encoder.encode(to_input(torch.from_numpy(episode.frames[: steps + 1]))).mean
 
-    state, modes = memory.initial_state(1), []
+    state, modes = dynamics.initial_state(1), []
     for time in range(steps):
-        state = memory.advance(latents[time : time + 1], actions[time : time + 1], state)
-        modes.append(memory.predict(state).latent.mode())
+        state = dynamics.advance(latents[time : time + 1], actions[time : time + 1], state)
+        modes.append(dynamics.predict(state).latent.mode())
     predicted = torch.cat(modes)  # (steps, latent): of the frames after the first
 
-    certain = np.full((1, vision.latent_size), -np.inf, np.float32)
+    # A log-variance of -inf: the dream starts from the posterior mean of the first frame.
+    certain = np.full((1, encoder.latent_size), -np.inf, np.float32)
     first = FirstLatents(latents[:1].numpy(), certain)
-    dream = DreamWorld(memory, first, temperature, FeatureSpec(state=()))
-    dreamt = [dream.reset([episode.seed])]
+    dream = DreamWorld(dynamics, first, temperature, FeatureSpec(state=()))
+    open_loop = [dream.reset([episode.seed])]
     for time in range(steps):
-        dreamt.append(dream.step(actions[time : time + 1]).features)
+        open_loop.append(dream.step(actions[time : time + 1]).features)
 
     rows = [
         episode.frames[times],
-        decode(vision, latents[times]),
-        decode(vision, predicted[times - 1]),
-        decode(vision, torch.cat(dreamt)[times]),
+        decode(encoder, latents[times]),
+        decode(encoder, predicted[times - 1]),
+        decode(encoder, torch.cat(open_loop)[times]),
     ]
-    image = rows_of(*rows)
+    image = image_grid(*rows)
     height, width = (side + 2 for side in episode.frames.shape[1:3])
     image[2 * height : 3 * height, :width] = 0
-    return DreamStrip(image, tuple(times.tolist()), episode.seed)
+    return EpisodeComparison(image, tuple(times.tolist()), episode.seed)
 
 
-def decode(vision: Encoder, latents: Tensor) -> np.ndarray:
-    """Frames (batch, height, width, 3) uint8 of latents (batch, latent)."""
-    frames: np.ndarray = to_frames(vision.decode(latents)).cpu().numpy()
+def decode(encoder: Encoder, latents: Tensor) -> np.ndarray:
+    """Frames, uint8 (batch, height, width, 3), decoded from latents (batch, latent)."""
+    frames: np.ndarray = to_frames(encoder.decode(latents)).cpu().numpy()
     return frames

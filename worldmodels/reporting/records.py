@@ -1,7 +1,7 @@
-"""What other stages wrote down, checked field by field before a page is made of it.
+"""Typed access to the JSON files of stages, for the report.
 
-A run's folder may come from a stranger: a field that is missing or of another type is an error that
-names the file, and texts are texts, to be escaped like any other.
+A run folder may come from an untrusted source: a field that is missing or of another type is an
+error that names the file and the field. Texts are escaped by the templates of the report.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from worldmodels.untrusted import MEGABYTE, printable, read_json
 
 MANIFEST_BYTES = 4 * MEGABYTE
 SCORES_BYTES = 64 * MEGABYTE
-"""Of 100,000 episodes there are 4 MB."""
+"""Largest ``scores.json`` that is read; 100,000 episodes take 4 MB."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A JSON object of a file.
+    """A JSON object in a file. All methods raise `ArtifactError` for a field of another type.
 
     Args:
-        path: of the file, for errors.
+        path: of the file, for error messages.
         fields: the object.
-        place: of the object in the file, for errors.
+        prefix: path of the object in the file, such as ``summary.``, for error messages.
     """
 
     path: Path
     fields: dict[str, Any]
-    place: str = ""
+    prefix: str = ""
 
     def group(self, key: str) -> Record:
-        """The object under `key`; this and the other methods raise `ArtifactError`."""
+        """The object under `key`."""
         value = self._field(key)
         if not isinstance(value, dict):
-            raise self._wrong(key, "is no object")
-        return Record(self.path, value, f"{self.place}{key}.")
+            raise self._wrong(key, "is not an object")
+        return Record(self.path, value, f"{self.prefix}{key}.")
 
     def text(self, key: str) -> str:
-        """The text under `key`."""
+        """The string under `key`."""
         value = self._field(key)
         if not isinstance(value, str):
-            raise self._wrong(key, "is no text")
+            raise self._wrong(key, "is not a string")
         return value
 
     def texts(self, key: str) -> dict[str, str]:
-        """The texts of the object under `key`, by their names."""
+        """The object under `key`, whose values are all strings."""
         group = self.group(key)
         return {name: group.text(name) for name in group.fields}
 
@@ -60,18 +60,18 @@ class Record:
                 return float(value)
         except OverflowError:
             pass
-        raise self._wrong(key, "is no number")
+        raise self._wrong(key, "is not a number")
 
     def numbers(self, key: str) -> dict[str, float]:
-        """The numbers of the object under `key`, by their names."""
+        """The object under `key`, whose values are all numbers."""
         group = self.group(key)
         return {name: group.number(name) for name in group.fields}
 
     def list_of_numbers(self, key: str) -> tuple[float, ...]:
-        """The numbers of the list under `key`."""
+        """The list under `key`, whose items are all numbers."""
         value = self._field(key)
         if not isinstance(value, list):
-            raise self._wrong(key, "is no list")
+            raise self._wrong(key, "is not a list")
         items = Record(self.path, {str(i): item for i, item in enumerate(value)}, f"{key}.")
         return tuple(items.number(name) for name in items.fields)
 
@@ -81,20 +81,35 @@ class Record:
         return self.fields[key]
 
     def _wrong(self, key: str, what: str) -> ArtifactError:
-        name = printable(f"{self.place}{key}", 100)
+        name = printable(f"{self.prefix}{key}", 100)
         return ArtifactError(f"{self.path}: {name} {what}; run its stage again with fresh=true")
 
 
-def read_record(path: Path, most: int = MANIFEST_BYTES) -> Record:
-    """The object of a JSON file; raises `ArtifactError` naming it for anything else."""
-    value = read_json(path, most)
+def read_record(path: Path, max_bytes: int = MANIFEST_BYTES) -> Record:
+    """The object in a JSON file.
+
+    Args:
+        path: of the file.
+        max_bytes: size of the file at most.
+
+    Raises:
+        ArtifactError: the file is missing, larger, or does not hold a JSON object.
+    """
+    value = read_json(path, max_bytes)
     if not isinstance(value, dict):
-        raise ArtifactError(f"{path}: is no object; run its stage again with fresh=true")
+        raise ArtifactError(f"{path}: is not a JSON object; run its stage again with fresh=true")
     return Record(path, value)
 
 
 def read_scores(path: Path) -> dict[str, Score]:
-    """The scores of a stage ``evaluate``, by policy; raises `ArtifactError` for anything else."""
+    """The scores that the stage evaluate wrote, by the name of the policy.
+
+    Args:
+        path: of ``scores.json``.
+
+    Raises:
+        ArtifactError: the file is missing or damaged, or a score lacks a field.
+    """
     record = read_record(path, SCORES_BYTES)
     return {name: _score(name, record.group(name)) for name in record.fields}
 
@@ -105,8 +120,8 @@ def _score(name: str, record: Record) -> Score:
     whole = all(seed.is_integer() for seed in seeds)
     if not len(returns) == len(seeds) > 0 or len(interval) != 2 or not whole:
         raise ArtifactError(
-            f"{record.path}: {printable(name, 100)} does not have a seed, a whole number, for each"
-            " return, and an interval of two numbers; run its stage again with fresh=true"
+            f"{record.path}: {printable(name, 100)} lacks an integer seed for each return, or an"
+            " interval of two numbers; run its stage again with fresh=true"
         )
     return Score(
         name=name,

@@ -1,4 +1,4 @@
-"""Scores of a policy over episodes, with the uncertainty of their mean."""
+"""Scores of a policy over episodes, with the uncertainty of their mean, and the paper's scores."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 9999
-FEWEST = 3
-"""Episodes below which a bootstrap interval means nothing."""
+MIN_EPISODES = 3
+"""Fewest episodes for which a bootstrap interval is computed."""
 
-IN_ITS_DREAM = "agent in its dream"
-"""Name of the score of an agent where it was trained."""
+AGENT_IN_DREAM = "agent in the dream"
+"""Name of the score of an agent in the dream in which its controller was trained."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How a policy did.
+    """Returns of one policy, summarised.
 
     Args:
         name: of the policy.
-        returns: of each episode.
-        seeds: of each episode.
+        returns: sum of rewards of each episode.
+        seeds: environment seed of each episode.
         mean: of the returns.
-        std: standard deviation of the returns (n - 1), the paper's ±; 0 for one episode.
-        interval: 95 % bootstrap interval of the mean; only the range of the returns where
-            `has_interval` is False.
-        interquartile_mean: mean of the middle half, less moved by outliers.
+        std: sample standard deviation of the returns (n - 1), as in the paper; 0 for one episode.
+        interval: 95 % bootstrap confidence interval of the mean; the minimum and maximum of the
+            returns where `has_interval` is False.
+        interquartile_mean: mean of the middle half of the returns, robust against outliers.
     """
 
     name: str
@@ -46,31 +46,31 @@ class Score:
 
     @property
     def has_interval(self) -> bool:
-        """Whether the returns are enough, and differ enough, to be resampled."""
-        return len(self.returns) >= FEWEST and min(self.returns) < max(self.returns)
+        """Whether there are at least `MIN_EPISODES` returns, not all of them equal."""
+        return len(self.returns) >= MIN_EPISODES and min(self.returns) < max(self.returns)
 
     def record(self) -> dict[str, Any]:
-        """What ``scores.json`` holds of it, under its name."""
+        """The fields for ``scores.json``, where they stand under the policy's name."""
         record = asdict(self)
         del record["name"]
         return record
 
     @classmethod
     def from_record(cls, name: str, record: Mapping[str, Any]) -> Score:
-        """The inverse of `record`."""
+        """The score whose `record` this is."""
         lists = {key: tuple(record[key]) for key in ("returns", "seeds", "interval")}
         return cls(name=name, **{**record, **lists})
 
 
 @dataclass(frozen=True)
-class PaperRow:
-    """A published score to stand beside.
+class PaperScore:
+    """A published score, for comparison.
 
     Args:
-        name: of the policy.
+        name: of the policy, with its source.
         mean: of the returns.
         std: of the returns.
-        note: the environment and the number of trials.
+        note: number of trials and environment.
     """
 
     name: str
@@ -81,49 +81,37 @@ class PaperRow:
 
 _V0 = "100 trials, CarRacing-v0"
 _DOOM = "100 trials"
-PAPER_ROWS: dict[str, list[PaperRow]] = {
+PAPER_SCORES: dict[str, list[PaperScore]] = {
     "CarRacing-v3": [
-        PaperRow("paper: World Models, full", 906.0, 21.0, _V0),
-        PaperRow("paper: V and a hidden layer", 788.0, 141.0, _V0),
-        PaperRow("paper: V alone", 632.0, 251.0, _V0),
+        PaperScore("paper: World Models, full", 906.0, 21.0, _V0),
+        PaperScore("paper: V and a hidden layer", 788.0, 141.0, _V0),
+        PaperScore("paper: V alone", 632.0, 251.0, _V0),
     ],
     "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1": [
-        PaperRow("paper: World Models, temperature 1.15", 1092.0, 556.0, _DOOM),
-        PaperRow("its authors' log, temperature 1.25", 973.0, 540.0, _DOOM),
-        PaperRow("paper: random policy", 210.0, 108.0, _DOOM),
+        PaperScore("paper: World Models, temperature 1.15", 1092.0, 556.0, _DOOM),
+        PaperScore("its authors' log, temperature 1.25", 973.0, 540.0, _DOOM),
+        PaperScore("paper: random policy", 210.0, 108.0, _DOOM),
     ],
 }
-"""Tables 1 and 2 of Ha & Schmidhuber 2018, and results.txt of hardmaru/WorldModelsExperiments. Its
-older CarRacing differs in details: near, not equal."""
-
-
-class PaperDreams(NamedTuple):
-    """What the paper's agent scored that was trained at a temperature: mean and deviation."""
-
-    dream: tuple[float, float]
-    real: tuple[float, float]
-
-
-PAPER_TEMPERATURES: dict[str, dict[float, PaperDreams]] = {
-    "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1": {
-        0.1: PaperDreams((2086, 140), (193, 58)),
-        0.5: PaperDreams((2060, 277), (196, 50)),
-        1.0: PaperDreams((1145, 690), (868, 511)),
-        1.15: PaperDreams((918, 546), (1092, 556)),
-        1.3: PaperDreams((732, 269), (753, 139)),
-    }
-}
-"""Table 2 of Ha & Schmidhuber 2018."""
+"""Environment -> published scores: Ha & Schmidhuber 2018, tables 1 and 2, and results.txt of
+hardmaru/WorldModelsExperiments. CarRacing-v0 differs from CarRacing-v3 in details. They are here
+because the stages evaluate, iterate and report print them beside the scores of a run."""
 
 
 def summarise(name: str, returns: np.ndarray, seeds: Sequence[int]) -> Score:
-    """The score of `returns` (episodes,), one for each of `seeds`.
+    """Summarise the returns of a policy.
 
-    The interval is the bias-corrected and accelerated bootstrap (Efron 1987) with fixed random
-    numbers: equal returns have equal intervals.
+    The interval is the bias-corrected and accelerated bootstrap (Efron 1987) of
+    `scipy.stats.bootstrap` with a fixed random seed: equal returns give equal intervals. The
+    interquartile mean is `scipy.stats.trim_mean` without the lowest and highest quarter.
+
+    Args:
+        name: of the policy.
+        returns: (episodes,).
+        seeds: (episodes,).
 
     Raises:
-        ValueError: no returns, or another number of seeds.
+        ValueError: there are no returns, or not as many as seeds.
     """
     returns = np.asarray(returns, np.float64)
     if not 0 < len(returns) == len(seeds):
@@ -141,11 +129,11 @@ def summarise(name: str, returns: np.ndarray, seeds: Sequence[int]) -> Score:
 
 def _interval(returns: np.ndarray) -> tuple[float, float]:
     low, high = float(returns.min()), float(returns.max())
-    if len(returns) < FEWEST or low == high:
+    if len(returns) < MIN_EPISODES or low == high:
         return low, high
     for method in ("BCa", "percentile"):
         with warnings.catch_warnings():
-            # BCa is undefined where the returns are equal but for rounding; SciPy warns of it.
+            # BCa is undefined where returns differ only by rounding; SciPy warns and returns NaN.
             warnings.simplefilter("ignore")
             low, high = stats.bootstrap(
                 (returns,),
@@ -160,28 +148,41 @@ def _interval(returns: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def exploited(scores: Sequence[Score]) -> str | None:
-    """A line on an agent that exploits its dream: better than random actions there, and no better
-    in the game. None where that is not so, or cannot be said of so few episodes."""
+def exploitation_warning(scores: Sequence[Score]) -> str | None:
+    """A warning where the controller exploits errors of the dynamics model.
+
+    That is: in the dream the agent is better than random actions, in the environment it is not,
+    both judged by the 95 % intervals.
+
+    Args:
+        scores: of ``agent``, ``random policy`` and `AGENT_IN_DREAM`, in any order.
+
+    Returns:
+        One sentence or two, or None where that is not so, where one of the scores is missing, or
+        where there are fewer than `MIN_EPISODES` episodes.
+    """
     named = {score.name: score for score in scores}
-    if not {"agent", "random policy", IN_ITS_DREAM} <= named.keys():
+    if not {"agent", "random policy", AGENT_IN_DREAM} <= named.keys():
         return None
-    agent, random, dream = named["agent"], named["random policy"], named[IN_ITS_DREAM]
-    few = len(agent.returns) < FEWEST
+    agent, random, dream = named["agent"], named["random policy"], named[AGENT_IN_DREAM]
+    few = len(agent.returns) < MIN_EPISODES
     if few or agent.interval[0] > random.mean or dream.interval[0] <= random.mean:
         return None
     return (
-        f"The agent exploits its dream: {dream.mean:.0f} there, {agent.mean:.0f} in the game, no"
-        f" more than random actions ({random.mean:.0f}). What it does there, M has not seen enough"
-        " of: stage=iterate lets it collect, and learns again."
+        f"The controller exploits the dynamics model: mean return {dream.mean:.0f} in the dream,"
+        f" {agent.mean:.0f} in the environment, where random actions reach {random.mean:.0f}."
+        " The training data lacks what this controller does: stage=iterate collects episodes with"
+        " it and trains again."
     )
 
 
-HEADER = ("policy", "mean ± std", "95 % interval", "interquartile mean", "episodes")
+SCORE_HEADER = ("policy", "mean ± std", "95 % interval", "interquartile mean", "episodes")
 
 
-def score_rows(scores: Sequence[Score], paper_rows: Sequence[PaperRow]) -> list[tuple[str, ...]]:
-    """The cells below `HEADER`; what cannot be said of so few episodes is left empty."""
+def score_rows(
+    scores: Sequence[Score], paper_scores: Sequence[PaperScore]
+) -> list[tuple[str, ...]]:
+    """The cells below `SCORE_HEADER`; a dash where there are too few episodes for a statistic."""
     rows: list[tuple[str, ...]] = []
     for score in scores:
         spread = f" ± {score.std:.1f}" if len(score.returns) > 1 else ""
@@ -195,36 +196,39 @@ def score_rows(scores: Sequence[Score], paper_rows: Sequence[PaperRow]) -> list[
                 _episodes(score.seeds),
             )
         )
-    for row in paper_rows:
-        rows.append((row.name, f"{row.mean:.0f} ± {row.std:.0f}", "–", "–", row.note))
+    for paper in paper_scores:
+        rows.append((paper.name, f"{paper.mean:.0f} ± {paper.std:.0f}", "–", "–", paper.note))
     return rows
 
 
+class DreamTrained(NamedTuple):
+    """A run whose controller was trained in the dream, and its two scores."""
+
+    temperature: float
+    run: str
+    dream: Score
+    environment: Score
+
+
 TEMPERATURE_HEADER = (
-    *("temperature", "run", "in its dream", "in the game", "95 % interval of the game"),
-    *("paper: dream", "paper: game"),
+    *("temperature", "run", "score in the dream", "score in the environment"),
+    "95 % interval in the environment",
 )
 
 
-def temperature_rows(
-    env_id: str, runs: Sequence[tuple[float, str, Score, Score]], random: Score
-) -> list[tuple[str, ...]]:
-    """The cells below `TEMPERATURE_HEADER`.
+def temperature_rows(runs: Sequence[DreamTrained], random: Score) -> list[tuple[str, ...]]:
+    """The cells below `TEMPERATURE_HEADER`, by temperature.
 
     Args:
-        env_id: the environment, for the paper's figures.
-        runs: temperature, name of the run, score in its dream, score in the game.
-        random: the random policy's score in the game.
+        runs: in any order.
+        random: the random policy's score in the environment, for the last row.
     """
-    paper = PAPER_TEMPERATURES.get(env_id, {})
     rows = []
-    for temperature, name, dream, game in sorted(runs, key=lambda run: run[:2]):
-        theirs = paper.get(temperature)
-        published = ("–", "–") if theirs is None else tuple(f"{m:.0f} ± {s:.0f}" for m, s in theirs)
-        spread = [f"{score.mean:.0f} ± {score.std:.0f}" for score in (dream, game)]
-        rows.append((f"{temperature:g}", name, *spread, _interval_cell(game), *published))
+    for run in sorted(runs, key=lambda run: run[:2]):
+        spread = [f"{score.mean:.0f} ± {score.std:.0f}" for score in (run.dream, run.environment)]
+        rows.append((f"{run.temperature:g}", run.run, *spread, _interval_cell(run.environment)))
     chance = f"{random.mean:.0f} ± {random.std:.0f}"
-    rows.append(("–", "random policy", "–", chance, _interval_cell(random), "–", "–"))
+    rows.append(("–", "random policy", "–", chance, _interval_cell(random)))
     return rows
 
 
@@ -242,9 +246,9 @@ def _episodes(seeds: Sequence[int]) -> str:
     return f"{len(seeds)}"
 
 
-def score_table(scores: Sequence[Score], paper_rows: Sequence[PaperRow]) -> Table:
-    """The scores and the paper's, for a terminal."""
-    table = Table(*HEADER)
-    for row in score_rows(scores, paper_rows):
+def score_table(scores: Sequence[Score], paper_scores: Sequence[PaperScore]) -> Table:
+    """The cells of `score_rows` as a table for the terminal."""
+    table = Table(*SCORE_HEADER)
+    for row in score_rows(scores, paper_scores):
         table.add_row(*row)
     return table

@@ -1,4 +1,4 @@
-"""A film of one episode: the frame, what V makes of it, and what M had foretold."""
+"""Video of one episode: observed frame, its reconstruction, and the one-step prediction of it."""
 
 from __future__ import annotations
 
@@ -19,47 +19,57 @@ from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.world import Step, World
 
 PANEL = 256
-FRAMES_A_SECOND = 50
+"""Side of a panel, pixels."""
 SEPARATOR = 4
+"""Width of the gap between panels, pixels."""
+FRAMES_PER_SECOND = 50
 _GREY = 128
 _BATCH = 64
 
 
-class EpisodeFilm:
-    """Records one lane of a real world, panel beside panel.
+class EpisodeVideo:
+    """A `Recorder` of one lane of a `RealWorld` that writes the episode as a video.
 
-    Frames and latents are kept (12 KB a step) and decoded when the film is written.
+    Frames and latents are kept in memory (12 KB a step for 64x64 frames) and decoded when the video
+    is written.
 
     Args:
-        lane: its number at the start of the rollout.
-        vision: V in float32 on the CPU, for the reconstructions.
-        memory: M on the CPU, or None to leave its panel out.
+        lane: number of the lane at the start of the rollout.
+        encoder: VAE, float32, on the CPU, for the reconstructions.
+        dynamics: MDN-RNN on the CPU, for the predictions; None leaves their panel out.
     """
 
-    def __init__(self, lane: int, vision: Encoder, memory: DynamicsModel | None) -> None:
-        self._lane, self._vision, self._memory = lane, vision, memory
+    def __init__(self, lane: int, encoder: Encoder, dynamics: DynamicsModel | None) -> None:
+        self._lane, self._encoder, self._dynamics = lane, encoder, dynamics
         self._frames: list[np.ndarray] = []
         self._latents: list[Tensor] = []
-        self._foretold: list[Tensor] = []
+        self._predicted: list[Tensor] = []
 
     def begin(self, world: World) -> None:
-        """Take the first frame, which nothing foretold."""
-        self._frames, self._latents, self._foretold = [], [], []
+        """Record the first frame, for which there is no prediction."""
+        self._frames, self._latents, self._predicted = [], [], []
         self._take(world, self._lane)
 
     @torch.inference_mode()
     def record(self, lanes: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
-        """Take one step, unless our lane has ended."""
+        """Record one step, unless the recorded lane has ended.
+
+        Args:
+            lanes: (n,) numbers of the lanes that are still running.
+            actions: (n, action), not used.
+            step: result of the actions, not used.
+            world: the `RealWorld` after the step.
+        """
         rows = np.flatnonzero(lanes == self._lane)
         if not len(rows):
             return
         row = int(rows[0])
         self._take(world, row)
-        if self._memory is not None:
-            # The state after (z_t, a_t) is what foretells the frame that now shows, z_{t+1}.
+        if self._dynamics is not None:
+            # The state after (z_t, a_t) predicts z_{t+1}, the latent of the frame of this step.
             assert isinstance(world, RealWorld)
             state = tuple(part.cpu() for part in select_rows(world.state, slice(row, row + 1)))
-            self._foretold.append(self._memory.predict(state).latent.mode())
+            self._predicted.append(self._dynamics.predict(state).latent.mode())
 
     def _take(self, world: World, row: int) -> None:
         assert isinstance(world, RealWorld)
@@ -68,18 +78,18 @@ class EpisodeFilm:
 
     @torch.inference_mode()
     def _pictures(self) -> Iterator[np.ndarray]:
-        """Panels side by side, uint8 (PANEL, width, 3), frame after frame."""
+        """Pictures of the video, uint8 (PANEL, width, 3): the panels side by side."""
         frames = np.stack(self._frames)  # (steps + 1, side, side, 3)
         latents = torch.cat(self._latents)  # (steps + 1, latent)
         scale = PANEL // frames.shape[1]
         blank = np.full((1, *frames.shape[1:]), _GREY, np.uint8)
         for start in range(0, len(frames), _BATCH):
             stop = min(start + _BATCH, len(frames))
-            panels = [frames[start:stop], decode(self._vision, latents[start:stop])]
-            if self._memory is not None:
-                foretold = self._foretold[max(start - 1, 0) : stop - 1]  # of frames 1, 2, ...
-                drawn = [decode(self._vision, torch.cat(foretold))] if foretold else []
-                panels.append(np.concatenate([blank, *drawn] if start == 0 else drawn))
+            panels = [frames[start:stop], decode(self._encoder, latents[start:stop])]
+            if self._dynamics is not None:
+                predicted = self._predicted[max(start - 1, 0) : stop - 1]  # of frames 1, 2, ...
+                decoded = [decode(self._encoder, torch.cat(predicted))] if predicted else []
+                panels.append(np.concatenate([blank, *decoded] if start == 0 else decoded))
             large = [panel.repeat(scale, axis=1).repeat(scale, axis=2) for panel in panels]
             gap = np.full((stop - start, PANEL, SEPARATOR, 3), _GREY, np.uint8)
             row = [large[0]]
@@ -88,21 +98,24 @@ class EpisodeFilm:
             yield from np.concatenate(row, axis=2)
 
     def write(self, path: Path) -> None:
-        """Write the film as H.264 in an mp4, atomically.
+        """Write the video as H.264 in an mp4, atomically.
+
+        Args:
+            path: of the file.
 
         Raises:
-            ArtifactError: it could not be written.
+            ArtifactError: ffmpeg could not write it.
         """
-        panels = 2 if self._memory is None else 3
+        panels = 2 if self._dynamics is None else 3
         width = panels * PANEL + (panels - 1) * SEPARATOR
         with atomic_path(path) as temporary:
             writer = imageio_ffmpeg.write_frames(
                 str(temporary),
                 (width, PANEL),
-                fps=FRAMES_A_SECOND,
+                fps=FRAMES_PER_SECOND,
                 codec="libx264",
                 quality=None,
-                macro_block_size=2,  # 4:2:0 chroma needs even sides and no more
+                macro_block_size=2,  # 4:2:0 chroma subsampling needs even sides
                 output_params=["-crf", "22", "-movflags", "+faststart", "-f", "mp4"],
             )
             try:
@@ -111,6 +124,8 @@ class EpisodeFilm:
                     writer.send(np.ascontiguousarray(picture))
             except OSError as error:
                 reason = str(error).splitlines()[0]
-                raise ArtifactError(f"{path} cannot be written: ffmpeg says {reason}") from error
+                raise ArtifactError(
+                    f"{path}: cannot be written, ffmpeg reports: {reason}"
+                ) from error
             finally:
                 writer.close()

@@ -1,6 +1,7 @@
-"""Stage ``evaluate``: the score in Gymnasium's own environment, on seeds that anyone can repeat.
+"""Stage ``evaluate``: scores on the evaluation seeds, by default in Gymnasium's own environment.
 
-Of an agent that was trained in a dream also the score in that dream, for how far they are apart.
+If the controller was trained in the dream, its score there is computed too: the difference shows
+whether the controller exploits errors of the dynamics model.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from worldmodels.evolution.fitness import Packet, packets
 from worldmodels.files import JsonLines, write_json
 from worldmodels.integrity import require_made_by
 from worldmodels.reporting.scores import (
-    IN_ITS_DREAM,
-    PAPER_ROWS,
-    exploited,
+    AGENT_IN_DREAM,
+    PAPER_SCORES,
+    Score,
+    exploitation_warning,
     score_table,
     summarise,
 )
-from worldmodels.reporting.video import EpisodeFilm
+from worldmodels.reporting.video import EpisodeVideo
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, console, say
 from worldmodels.workers import Heartbeat
@@ -37,50 +39,54 @@ from worldmodels.worlds.recipes import RealRecipe, Recipe
 from worldmodels.worlds.rollout import Outcome
 
 FEW_LANES = 4
-"""Episodes in a packet where Gymnasium's simulator and not the models takes the time."""
+"""Episodes in a packet where Gymnasium's simulator, and not the models, takes most of the time."""
 RECORDED = 16
-"""How many of the agent's episodes are kept, for the report to dream them again."""
+"""Episodes of the agent that are recorded, for the open-loop predictions of the report."""
 
 
 def run(context: Context) -> None:
-    """Play the agent and a random policy on the evaluation seeds, and film the median episode."""
+    """Score the agent and a random policy on the evaluation seeds; record the median episode."""
     config = context.config.evaluate
     agent_folder, inputs = context.agent()
     agent = load_agent(agent_folder)
     spec = context.env_spec(config.engine)
     content = context.env_content(spec)
-    dreams = _dreams(context)
+    dream = _dream_settings(context)
     with context.begin("evaluate", inputs, (), **content, evaluate=config) as folder:
         if not folder.complete:
-            _judge(context, folder, agent_folder, agent, dreams)
+            _evaluate(context, folder, agent_folder, agent, dream)
 
 
-def _dreams(context: Context) -> _Dreams | None:
-    """Where the run's own agent was trained, if that was in a dream."""
+def _dream_settings(context: Context) -> _DreamSettings | None:
+    """The dream in which the run's own controller was trained, if it was trained in one."""
     if context.model is not None or not context.run.has("controller"):
         return None
-    made = context.run.manifest("controller")
-    if made["summary"]["world"] != WorldKind.dream.name:
+    manifest = context.run.manifest("controller")
+    if manifest["summary"]["world"] != WorldKind.dream.name:
         return None
-    config = made["config"]
-    return _Dreams(config["controller.temperature"], config["controller.max_steps"])
+    config = manifest["config"]
+    return _DreamSettings(config["controller.temperature"], config["controller.max_steps"])
 
 
-def _judge(
-    context: Context, folder: StageFolder, agent_folder: Path, agent: Agent, dreams: _Dreams | None
+def _evaluate(
+    context: Context,
+    folder: StageFolder,
+    agent_folder: Path,
+    agent: Agent,
+    dream: _DreamSettings | None,
 ) -> None:
     config = context.config.evaluate
     spec = context.env_spec(config.engine)
     lanes = FEW_LANES if spec.engine == Engine.gymnasium.name else context.config.env.lanes
-    drawn = seeds.evaluation(config.first_seed, config.episodes)
-    judge = context.real(
+    episode_seeds = seeds.evaluation(config.first_seed, config.episodes)
+    recipe = context.real(
         config.engine,
         agent_folder / "vae.safetensors",
         agent_folder / "rnn.safetensors",
         agent.config.features,
     )
     controller = agent.config.controller
-    work = packets(agent.parameters[None], drawn, lanes, spec.max_steps, controller)
+    work = packets(agent.parameters[None], episode_seeds, lanes, spec.max_steps, controller)
     made_by = folder.record["made_by"]
     attrs: dict[str, str | int | float] = {"env": spec.id, "engine": spec.engine, "policy": "agent"}
     attrs["made_by"] = made_by
@@ -92,30 +98,25 @@ def _judge(
         for number, packet in enumerate(work)
     ]
     log = JsonLines(folder.path / "agent.jsonl")
-    played = _play(context, "agent", log, made_by, judge, jobs)
-    driver = RandomDriver("uniform", context.controls)
-    parts = [tuple(drawn[i : i + lanes]) for i in range(0, len(drawn), lanes)]
-    blind = [DriveBlind(part, spec.max_steps, driver) for part in parts]
-    nobody = context.real(config.engine)
+    played = _play(context, "agent", log, made_by, recipe, jobs)
+    random_policy = RandomDriver("uniform", context.controls)
+    parts = [tuple(episode_seeds[i : i + lanes]) for i in range(0, len(episode_seeds), lanes)]
+    blind = [DriveBlind(part, spec.max_steps, random_policy) for part in parts]
+    without_models = context.real(config.engine)
     log = JsonLines(folder.path / "random.jsonl")
-    random = _play(context, "random policy", log, made_by, nobody, blind)
+    random = _play(context, "random policy", log, made_by, without_models, blind)
     scores = [
-        summarise("agent", played.outcome.returns, drawn),
-        summarise("random policy", random.outcome.returns, drawn),
+        summarise("agent", played.outcome.returns, episode_seeds),
+        summarise("random policy", random.outcome.returns, episode_seeds),
     ]
-    if dreams is not None:
-        rnn = agent_folder / "rnn.safetensors"
-        recipe = context.dream(rnn, agent.config.features, dreams.temperature)
-        together = packets(agent.parameters[None], drawn, len(drawn), dreams.max_steps, controller)
-        log = JsonLines(folder.path / "dreams.jsonl")
-        dreamt = _play(context, "agent's dreams", log, made_by, recipe, together)
-        scores.append(summarise(IN_ITS_DREAM, dreamt.outcome.returns, drawn))
+    if dream is not None:
+        scores.append(_score_in_dream(context, folder, agent_folder, agent, dream, episode_seeds))
     write_json(folder.path / "scores.json", {score.name: score.record() for score in scores})
-    console.print(score_table(scores, PAPER_ROWS.get(spec.id, [])))
-    if (warning := exploited(scores)) is not None:
+    console.print(score_table(scores, PAPER_SCORES.get(spec.id, [])))
+    if (warning := exploitation_warning(scores)) is not None:
         say(warning)
     if config.video:
-        _film(folder.path / "median.mp4", agent, judge, work, played.outcome.returns)
+        _record_video(folder.path / "median.mp4", agent, recipe, work, played.outcome.returns)
     rate = (played.steps + random.steps) / (played.seconds + random.seconds)
     folder.finish(
         fingerprint_arrays({"agent": played.outcome.returns, "random": random.outcome.returns}),
@@ -125,15 +126,33 @@ def _judge(
     )
 
 
+def _score_in_dream(
+    context: Context,
+    folder: StageFolder,
+    agent_folder: Path,
+    agent: Agent,
+    dream: _DreamSettings,
+    episode_seeds: Sequence[int],
+) -> Score:
+    """The agent's score in the dream, one episode for each seed, all in one packet."""
+    rnn, config = agent_folder / "rnn.safetensors", agent.config
+    recipe = context.dream(rnn, config.features, dream.temperature)
+    lanes = len(episode_seeds)
+    work = packets(agent.parameters[None], episode_seeds, lanes, dream.max_steps, config.controller)
+    log = JsonLines(folder.path / "dreams.jsonl")
+    played = _play(context, AGENT_IN_DREAM, log, folder.record["made_by"], recipe, work)
+    return summarise(AGENT_IN_DREAM, played.outcome.returns, episode_seeds)
+
+
 @dataclass(frozen=True)
-class _Dreams:
+class _DreamSettings:
     temperature: float
     max_steps: int
 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A packet whose episodes are written down as a shard; a job for a worker."""
+    """A job for a worker: a packet whose first `RECORDED` episodes are written as a shard."""
 
     packet: Packet
     path: Path
@@ -161,15 +180,18 @@ class _Played:
 
 def _play(
     context: Context,
-    who: str,
+    policy: str,
     log: JsonLines,
     made_by: str,
     recipe: Recipe,
     work: Sequence[Packet | _Recorded | DriveBlind],
 ) -> _Played:
-    """All packets, their outcomes joined in the order of the seeds; those in `log` are done.
+    """Play the packets `work` and join their outcomes in the order of the seeds.
 
-    Raises `ArtifactError` where something else than `made_by` wrote the log.
+    Finished packets are appended to `log`, and those already in it are not played again.
+
+    Raises:
+        ArtifactError: the log is of another command than `made_by`.
     """
     records = {record["packet"]: record for record in log.read()}
     require_made_by(log.path, (record.get("made_by") for record in records.values()), made_by)
@@ -178,7 +200,7 @@ def _play(
     done = sum(len(record["returns"]) for record in records.values())
     began = time.monotonic()
     with (
-        Progress(f"evaluating the {who}", episodes, "episodes", done) as progress,
+        Progress(f"evaluating: {policy}", episodes, "episodes", done) as progress,
         context.pool(recipe, jobs=len(missing)) as pool,
     ):
         for at, outcome in pool.run([work[number] for number in missing]):
@@ -199,21 +221,20 @@ def _play(
     return _Played(outcome, int(outcome.lengths.sum()), total)
 
 
-def _film(
-    path: Path, agent: Agent, judge: RealRecipe, work: list[Packet], returns: np.ndarray
+def _record_video(
+    path: Path, agent: Agent, recipe: RealRecipe, work: list[Packet], returns: np.ndarray
 ) -> None:
-    """Play the median episode once more, in the same packet, and write it as a video."""
+    """Play the packet of the median episode again and write that episode as a video."""
     median = int(np.argsort(returns)[(len(returns) - 1) // 2])
     first = len(work[0].seeds)
     packet, lane = work[median // first], median % first
-    world = judge.build()
-    with Progress("filming", packet.max_steps, "steps") as progress:
-        film = EpisodeFilm(
-            lane, agent.encoder, agent.dynamics if agent.config.features.state else None
-        )
+    world = recipe.build()
+    with Progress("recording the video", packet.max_steps, "steps") as progress:
+        dynamics = agent.dynamics if agent.config.features.state else None
+        video = EpisodeVideo(lane, agent.encoder, dynamics)
         beat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
         try:
-            packet.play(world, beat, film)
+            packet.play(world, beat, video)
         finally:
             world.close()
-        film.write(path)
+        video.write(path)

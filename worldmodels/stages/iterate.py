@@ -15,7 +15,7 @@ from worldmodels.artifacts import Run
 from worldmodels.config import ActionSource, changed
 from worldmodels.files import read_json, write_json
 from worldmodels.provenance import provenance
-from worldmodels.reporting.scores import IN_ITS_DREAM, PAPER_ROWS, Score, score_table
+from worldmodels.reporting.scores import AGENT_IN_DREAM, PAPER_SCORES, Score, score_table
 from worldmodels.stages import controller, evaluate, report, rnn, rollouts, vae
 from worldmodels.stages.context import Context
 from worldmodels.tracking import console, say
@@ -45,14 +45,14 @@ def run(context: Context) -> None:
 
 
 def _compare(context: Context, rounds: tuple[Run, ...]) -> None:
-    """Write and print how each round's agent scored, and in its dream if it learned there."""
+    """Write and print the scores of each round's agent, with those in the dream it trained in."""
     scores = []
     for run in rounds:
         records = read_json(run.locate("evaluate") / "scores.json")
-        for who in ("agent", IN_ITS_DREAM):
-            if who in records:
-                name = who.replace("agent", f"agent of {run.root.name}")
-                scores.append(Score.from_record(name, records[who]))
+        for policy in ("agent", AGENT_IN_DREAM):
+            if policy in records:
+                name = policy.replace("agent", f"agent of {run.root.name}")
+                scores.append(Score.from_record(name, records[policy]))
     path = context.run.root / "rounds.json"
     write_json(path, {**provenance(), "scores": {score.name: score.record() for score in scores}})
-    console.print(score_table(scores, PAPER_ROWS.get(context.config.env.id, [])))
+    console.print(score_table(scores, PAPER_SCORES.get(context.config.env.id, [])))

@@ -1,4 +1,4 @@
-"""Stage ``report``: one self-contained page of what the run did. Always made anew."""
+"""Stage ``report``: one self-contained HTML page of a run. It is written anew by every command."""
 
 from __future__ import annotations
 
@@ -11,30 +11,37 @@ from worldmodels.errors import ArtifactError
 from worldmodels.files import atomic_path
 from worldmodels.integrity import listed, verified
 from worldmodels.model_files import load_dynamics, load_encoder
-from worldmodels.reporting.page import render
-from worldmodels.reporting.parting import Parting, part
-from worldmodels.reporting.pictures import DreamStrip, dream_strip
+from worldmodels.reporting.open_loop import OpenLoopResult, open_loop
+from worldmodels.reporting.page import STAGES, render
+from worldmodels.reporting.pictures import EpisodeComparison, compare_episode
 from worldmodels.reporting.records import read_scores
-from worldmodels.reporting.scores import IN_ITS_DREAM
+from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.stages.context import Context
 from worldmodels.tracking import say
 
-STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
-
 
 def run(context: Context) -> None:
-    """Write ``index.html`` from the manifests, metrics and pictures of the finished stages."""
+    """Write ``index.html`` from the manifests, metrics and pictures of the finished stages.
+
+    Raises:
+        ArtifactError: no stage is finished, or a file of a finished stage is damaged.
+    """
     finished = {stage: context.run.locate(stage) for stage in STAGES if context.run.has(stage)}
     if (scout := context.scout) is not None:
         finished |= {f"scout/{s}": scout.locate(s) for s in STAGES if scout.has(s)}
     if not finished:
         raise ArtifactError(
-            f"{context.run.root}: no stage of it is finished, so there is nothing to report:"
+            f"{context.run.root}: no stage of this run is finished, so there is nothing to report;"
             f" first run python -m worldmodels stage=all run={context.run.name}"
         )
-    strip = _strip(context, finished) if finished.keys() >= {"rollouts", "vae", "rnn"} else None
-    parting = _part(context) if "evaluate" in finished else None
-    page = render(context.run.root.name, finished, strip, parting, _dreamers(context))
+    modelled = finished.keys() >= {"rollouts", "vae", "rnn"}
+    page = render(
+        context.run.root.name,
+        finished,
+        _comparison(context, finished) if modelled else None,
+        _open_loop(context) if "evaluate" in finished else None,
+        _dream_trained(context),
+    )
     with context.run.begin("report", {}, {}, fresh=True) as folder:
         path = folder.path / "index.html"
         with atomic_path(path) as temporary:
@@ -43,38 +50,41 @@ def run(context: Context) -> None:
     say(f"report: wrote {path}")
 
 
-def _strip(context: Context, finished: dict[str, Path]) -> DreamStrip:
-    """A validation episode and what V and M make of it."""
+def _comparison(context: Context, finished: dict[str, Path]) -> EpisodeComparison:
+    """The first validation episode beside its reconstructions and predictions."""
     episodes = context.episodes()
     _, validation = episodes.split(context.config.rnn.validation_fraction, context.config.seed)
     encoder = load_encoder(verified(finished["vae"], "vae.safetensors"))
     dynamics = load_dynamics(verified(finished["rnn"], "rnn.safetensors"))
-    return dream_strip(encoder, dynamics, episodes, int(validation[0]))
+    return compare_episode(encoder, dynamics, episodes, int(validation[0]))
 
 
-def _part(context: Context) -> Parting | None:
-    """The judged agent's episodes and their dreams; None without episodes."""
+def _open_loop(context: Context) -> OpenLoopResult | None:
+    """Open-loop predictions of the evaluated agent's episodes; None where none were recorded."""
     files = listed(context.run.locate("evaluate"), "episodes/shard-*.h5")
     if not files:
         return None
     agent = load_agent(context.agent()[0])
-    return part(agent.encoder, agent.dynamics, EpisodeSet.listed(files))
+    return open_loop(agent.encoder, agent.dynamics, EpisodeSet.listed(files))
 
 
-def _dreamers(context: Context) -> dict[str, Path]:
-    """This run and those in its folder, as far as their controllers come from its M's dreams."""
+def _dream_trained(context: Context) -> dict[str, Path]:
+    """Name -> folder of the runs whose controllers were trained in the dream of this run's MDN-RNN.
+
+    Looks at this run and at the runs in its folder.
+    """
     run = context.run
     if context.published is None and not run.has("rnn"):
         return {}
     models = context.models()
-    folders = [run.root, *sorted(run.root.glob("*/"))]  # none where the run has no folder yet
+    folders = [run.root, *sorted(run.root.glob("*/"))]
     found = {}
     for folder in folders:
         other = Run(folder)
         if not (other.has("controller") and other.has("evaluate")):
             continue
-        made = other.manifest("controller")
+        manifest = other.manifest("controller")
         scores = read_scores(folder / "evaluate" / "scores.json")
-        if models.inputs.items() <= made["inputs"].items() and IN_ITS_DREAM in scores:
+        if models.inputs.items() <= manifest["inputs"].items() and AGENT_IN_DREAM in scores:
             found[folder.name] = folder
     return found

@@ -1,0 +1,46 @@
+"""Learning curve of a CMA-ES search: its score over steps and over time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from worldmodels.files import JsonLines
+from worldmodels.tracking import read_metrics
+
+
+class Point(NamedTuple):
+    """The score of the mean of the search distribution after some generations.
+
+    Args:
+        steps: environment steps of all candidates until then.
+        seconds: wall time of these steps.
+        score: mean return on the selection seeds.
+    """
+
+    steps: int
+    seconds: float
+    score: float
+
+
+def learning_curve(folder: Path) -> list[Point]:
+    """The points of a search, in the order of its generations.
+
+    Args:
+        folder: of a stage controller, with ``metrics.csv`` and ``generations.jsonl``.
+
+    Raises:
+        ArtifactError: ``metrics.csv`` is damaged.
+    """
+    means = {
+        step: value
+        for step, name, value, _ in read_metrics(folder / "metrics.csv")
+        if name == "selection/mean"
+    }
+    points = []
+    steps, seconds = 0, 0.0
+    for record in JsonLines(folder / "generations.jsonl").read():
+        steps, seconds = steps + record["steps"], seconds + record["seconds"]
+        if (number := record["generation"] + 1) in means:
+            points.append(Point(steps, round(seconds, 1), round(means[number], 2)))
+    return points
