@@ -33,7 +33,7 @@ DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS / "results"
 PAGES = (
     DOCS.parent / "README.md",
-    DOCS / "carracing.md",
+    DOCS / "simulator.md",
     DOCS / "results.md",
     DOCS / "robustness.md",
 )
