@@ -136,11 +136,11 @@ def drive(name: str, seed: int) -> dict[str, Any]:
         _, reward, terminated, _, _ = env.step(action)
         _, rewards, ends, _, _ = ours.step(action[None])
         state = ours.get_state()
-        difference = np.abs(state["lanes.body"][0, :, 2:10] - bodies(env)).max()
+        difference = np.abs(state["envs.body"][0, :, 2:10] - bodies(env)).max()
         error, steps = max(error, float(difference)), step + 1
         road: Any = env.road  # Gymnasium's hint says None
         visited = {tile.idx for tile in road if tile.road_visited}
-        same = visited == set(np.flatnonzero(state["lanes.visited"][0]).tolist())
+        same = visited == set(np.flatnonzero(state["envs.visited"][0]).tolist())
         if bits is None and difference > 0:
             bits = step
         if events is None and not (same and rewards[0] == reward and ends[0] == terminated):

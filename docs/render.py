@@ -36,7 +36,7 @@ from learning_curve import Point, learning_curve  # noqa: E402  (in benchmarks/)
 RESULTS = DOCS / "results"
 PAGES = (
     DOCS.parent / "README.md",
-    DOCS / "carracing.md",
+    DOCS / "simulator.md",
     DOCS / "results.md",
     DOCS / "robustness.md",
 )

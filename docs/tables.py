@@ -253,7 +253,8 @@ def speed(record: dict[str, Any]) -> str:
                 f"× {each / alone['EnvPool']:.1f}",
             )
         )
-    header = ("engine", "lanes", "threads", "steps/s", "a core, to Gymnasium", "a core, to EnvPool")
+    header = ["engine", "environments", "threads", "steps/s"]
+    header += ["a core, to Gymnasium", "a core, to EnvPool"]
     fastest = max(
         f["steps_s"] for f in figures if f["what"] == "native 64x64" and f["threads"] == 1
     )

@@ -17,7 +17,16 @@ Once = Callable[[str, Callable[[Path], None]], Path]
 SIMULATING = {
     f"test_{name}"
     for name in (
-        *("agents", "carracing", "commands", "docs", "envs", "fresh", "integrity"),
+        *(
+            "agents",
+            "carracing",
+            "carracing_vector",
+            "commands",
+            "docs",
+            "envs",
+            "fresh",
+            "integrity",
+        ),
         *("new_environment", "page", "portable", "pretrained", "resume"),
     )
 }

@@ -17,7 +17,6 @@ import pytest
 from gymnasium.envs.box2d.car_racing import CarRacing
 from gymnasium.error import InvalidAction, ResetNeeded
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 import worldmodels.envs  # noqa: F401  (registers)
@@ -112,11 +111,11 @@ def test_an_episode_is_gymnasiums_to_the_bit(silent: CarRacing, driver: Driver) 
                 _, reward, terminated, _, info = silent.step(action)
                 _, rewards, terminations, _, infos = ours.step(action[None])
                 assert (rewards[0], terminations[0]) == (reward, terminated)
-                state = ours.get_state()["lanes.body"][0]
+                state = ours.get_state()["envs.body"][0]
                 np.testing.assert_array_equal(state[:, 2:10], bodies(silent))
                 road: Any = silent.road  # Gymnasium's hint says None
                 visited = {tile.idx for tile in road if tile.road_visited}
-                flags = ours.get_state()["lanes.visited"][0]
+                flags = ours.get_state()["envs.visited"][0]
                 assert set(np.flatnonzero(flags)) == visited
                 if terminated:
                     assert bool(infos["lap_finished"][0]) == info["lap_finished"]
@@ -187,79 +186,26 @@ def test_discrete_actions_are_gymnasiums(silent: CarRacing) -> None:
         for _ in range(150):
             action = int(rng.integers(5))
             assert ours.step(np.array([action]))[1][0] == theirs.step(action)[1]
-        np.testing.assert_array_equal(ours.get_state()["lanes.body"][0, :, 2:10], bodies(theirs))
-        with pytest.raises(InvalidAction, match="lane 0: action 5"):
+        np.testing.assert_array_equal(ours.get_state()["envs.body"][0, :, 2:10], bodies(theirs))
+        with pytest.raises(InvalidAction, match="actions: 5 of environment 0"):
             ours.step(np.array([5]))
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_lanes_begin_anew_as_in_gymnasium(mode: AutoresetMode) -> None:
-    """With the tracks that each lane's generator goes on to draw."""
-
-    def make() -> gymnasium.Env[Any, Any]:
-        env = CarRacing()
-        env._render = lambda mode: np.zeros((96, 96, 3), np.uint8)  # type: ignore[method-assign]  # this game alone
-        return gymnasium.wrappers.TimeLimit(env, 7)
-
-    theirs = SyncVectorEnv([make, make], autoreset_mode=mode)
-    ours = gymnasium.make_vec(
-        ID, 2, vectorization_mode="vector_entry_point", max_episode_steps=7, autoreset_mode=mode
-    )
-    with closing(theirs), closing(ours):
-        theirs.reset(seed=[4, 9])
-        ours.reset(seed=[4, 9])  # type: ignore[arg-type]
-        rng = np.random.default_rng(0)
-        for _ in range(30):
-            action = rng.uniform(0, 1, (2, 3)).astype(np.float32)
-            _, *expected, their_infos = theirs.step(action)
-            frames, *found, infos = ours.step(action)
-            for one, other in zip(found, expected, strict=True):
-                np.testing.assert_array_equal(one, other)
-            assert ("final_obs" in infos) == ("final_obs" in their_infos)
-            if "final_obs" in infos:
-                assert (infos["final_obs"][0] != frames[0]).any()
-
-
-def test_a_restored_state_goes_on_to_the_bit() -> None:
-    rng = np.random.default_rng(0)
-    actions = rng.uniform(0, 1, (60, 3, 3))
-    with closing(CarRacingVectorEnv(3, size=64)) as env:
-        env.reset(seed=5)
-        for action in actions[:30]:
-            env.step(action)
-        state = env.get_state()
-        assert all(isinstance(array, np.ndarray) for array in state.values())
-        first = [env.step(action) for action in actions[30:]]
-        with closing(CarRacingVectorEnv(3, size=64)) as other:
-            other.set_state(state)
-            second = [other.step(action) for action in actions[30:]]
-            with pytest.raises(WorldModelsError, match="is missing"):
-                other.set_state({})
-        with (
-            closing(CarRacingVectorEnv(2, size=64)) as other,
-            pytest.raises(WorldModelsError, match="as many lanes"),
-        ):
-            other.set_state(state)
-    for one, two in zip(first, second, strict=True):
-        for a, b in zip(one[:4], two[:4], strict=True):
-            np.testing.assert_array_equal(a, b)
-
-
-def test_dropped_lanes_leave_the_others_alone() -> None:
+def test_dropped_environments_leave_the_others_alone() -> None:
     actions = np.random.default_rng(0).uniform(0, 1, (40, 4, 3))
     kept = np.array([True, False, False, True])
     with (
-        closing(CarRacingVectorEnv(4, size=64)) as all_lanes,
+        closing(CarRacingVectorEnv(4, size=64)) as all_envs,
         closing(CarRacingVectorEnv(4, size=64)) as some,
     ):
-        all_lanes.reset(seed=5)
+        all_envs.reset(seed=5)
         some.reset(seed=5)
         for step, action in enumerate(actions):
             if step == 20:
                 some.keep(kept)
                 assert some.num_envs == 2
             dense = action if step < 20 else action[kept]
-            frames, rewards, *_ = all_lanes.step(action)
+            frames, rewards, *_ = all_envs.step(action)
             some_frames, some_rewards, *_ = some.step(dense)
         np.testing.assert_array_equal(frames[kept], some_frames)
         np.testing.assert_array_equal(rewards[kept], some_rewards)
@@ -284,18 +230,18 @@ def test_bad_input_is_refused_by_name() -> None:
     with pytest.raises(WorldModelsError, match="size=80"):
         CarRacingVectorEnv(1, size=80)
     with closing(CarRacingVectorEnv(3, size=64)) as env:
-        with pytest.raises(ResetNeeded, match="lane 0"):
+        with pytest.raises(ResetNeeded, match="environment 0"):
             env.step(np.zeros((3, 3)))
-        with pytest.raises(WorldModelsError, match="2 seeds for 3 lanes"):
+        with pytest.raises(WorldModelsError, match="2 seeds for 3 environments"):
             env.reset(seed=[1, 2])
-        with pytest.raises(WorldModelsError, match="lane 2: seed -1"):
+        with pytest.raises(WorldModelsError, match="seed: -1 of environment 2"):
             env.reset(seed=[1, 2, -1])
         with pytest.raises(WorldModelsError, match="colour"):
             env.reset(options={"colour": 1})
         with pytest.raises(WorldModelsError, match="reset_mask"):
             env.reset(options={"reset_mask": np.zeros(3, bool)})
         env.reset(seed=1)
-        with pytest.raises(WorldModelsError, match=r"lane 1: .*not finite"):
+        with pytest.raises(WorldModelsError, match=r"environment 1 is not finite"):
             env.step(np.array([[0, 0, 0], [np.nan, 0, 0], [0, 0, 0]]))
         with pytest.raises(WorldModelsError, match=r"\(2, 3\)"):
             env.step(np.zeros((2, 3)))

@@ -95,7 +95,7 @@ def test_a_lane_begins_anew_alone(pair: Pair) -> None:
     options = {"reset_mask": np.array([True, False])}
     ours, theirs = (env.reset(seed=[7, None], options=options)[0] for env in pair)
     assert_alike(ours, theirs)
-    with pytest.raises(WorldModelsError, match=r"lane 1: action .* is not finite"):
+    with pytest.raises(WorldModelsError, match=r"actions: .* of environment 1 is not finite"):
         pair[0].step(torch.tensor([(0.0, 0.0, 0.0), (0.0, float("inf"), 0.0)]))
 
 

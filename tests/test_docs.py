@@ -70,13 +70,15 @@ def test_the_documented_dream_environment_runs(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_documented_simulator_runs() -> None:
-    page = (ROOT / "docs" / "carracing.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    page = (ROOT / "docs" / "simulator.md").read_text()
     names: dict[str, Any] = {}
-    exec(code, names)
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(code, names)
     assert names["picture"].shape == (96, 96, 3)
     assert names["frames"].shape == (64, 64, 64, 3)
     assert names["frames"].std() > 0
+    assert names["returns"].shape == (16,)
+    assert names["batch"].shape == (64, 64, 64, 3)
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_every_extra_is_one_of_the_distribution() -> None:
 
 
 def test_nobody_is_told_to_install_the_distribution_of_somebody_else() -> None:
-    folders = ("worldmodels", "conf", "docs", "docker", "slurm", "tests", "benchmarks")
+    folders = ("worldmodels", "conf", "docs", "docker", "slurm", "tests", "benchmarks", "examples")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     for path in [*files, *ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "Makefile"]:
         if path.suffix in (".py", ".md", ".yaml", ".toml", ".sh", ".sbatch", ""):

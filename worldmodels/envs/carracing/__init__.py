@@ -1,19 +1,24 @@
-"""Gymnasium's CarRacing, written for this pipeline: many lanes in numba, equal to the original.
+"""Gymnasium's CarRacing for many environments at once, compiled with numba.
 
-    track      the road, tile for tile
-    bodies     the car's shapes and masses
-    physics    what Box2D does to it in a step
-    contacts   which tiles it touches
-    game       a step of every lane: controls, tyres, rewards, ends
-    outlines   where things lie in a lane's view
-    picture    what is seen, at the size of the observation; instruments below it
-    courses    the tracks that lanes drive on
-    simulator  all of it for many lanes on the CPU; cuda, on a GPU, by cuda_kernels
+Equal to CarRacing-v3 in tracks, physics, rewards and ends, nearly in frames: docs/simulator.md. It
+imports nothing else of `worldmodels` than `worldmodels.errors`, and torch for a GPU only.
+
+    track      the tiles of a road
+    bodies     shapes and masses of the car's bodies
+    physics    Box2D's step of the car
+    contacts   which tiles the car touches
+    state      the arrays that an environment keeps from step to step
+    game       a step of every environment: controls, tyres, rewards, ends
+    outlines   the view transform and the outlines of polygons
+    picture    the frames, at the size of the observation; instruments and glyphs the bar below
+    courses    the tracks in use, as arrays
+    simulator  all of it for N environments on the CPU; cuda and cuda_kernels, on a GPU
+    snapshot   saved states
     compiled   the compiled kernels on disk
-    vector     a simulator as a Gymnasium vector environment; single, as an ordinary one
+    vector     the Gymnasium vector environment; single, the Gymnasium environment
 
-`Lanes` in ``state`` is everything that a lane carries from step to step. The rest are functions of
-one lane over arrays, so that a loop over lanes can be a thread's or a GPU's.
+The kernels are functions of one environment over arrays, so that a thread of the CPU or of a GPU
+can run them.
 """
 
 from worldmodels.envs.carracing.compiled import provide_folder

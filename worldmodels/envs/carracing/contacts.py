@@ -62,7 +62,7 @@ class Ground(NamedTuple):
 
 
 def make_ground(track: Track) -> Ground:
-    """The contact geometry of a track."""
+    """The contact geometry of a track, with its tiles in the order of the track."""
     tiles = np.empty(track.tiles.shape, np.float32)
     _order(track.tiles.astype(np.float32), tiles)
     low = np.floor((tiles.min(axis=1) - _REACH - ORIGIN) / CELL).astype(np.int64)  # (T, 2)
@@ -127,7 +127,7 @@ def collide(body, tiles, cells, near, on_road, touched, fresh):
     """Begin a step as ``b2ContactManager::Collide`` does: what touches what.
 
     Args:
-        body: (5, 11) float32.
+        body: (5, 11) float32; see `state.Envs`.
         tiles, cells, near: of the track's `Ground`, maybe padded.
         on_road: (4,) bool, written.
         touched: (T,) bool, tiles that any part touches are added.
@@ -161,7 +161,15 @@ def collide(body, tiles, cells, near, on_road, touched, fresh):
 
 @njit(cache=True, error_model="numpy")
 def touches(body, b, shape, tiles, t):
-    """``b2TestOverlap`` of a tile and one polygon of a body."""
+    """``b2TestOverlap`` of a tile and one polygon of a body.
+
+    Args:
+        body: ``(5, 11)`` float32; see `state.Envs`.
+        b: index of the body.
+        shape: index of the polygon in `SHAPES`.
+        tiles: ``(T, 4, 2)`` float32; see `Ground`.
+        t: index of the tile.
+    """
     gap = max(_gap_to_tile(body, b, shape, tiles, t), _gap_to_part(body, b, shape, tiles, t))
     if gap > SKINS + _BAND:
         return False

@@ -1,4 +1,4 @@
-"""The courses that lanes drive on: tracks as the kernels read them, each stored once."""
+"""Courses: tracks as the kernels read them. Environments with the same track share one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEPT = 256
 
 
 class Courses(NamedTuple):
-    """K courses, padded to the longest: at most T tiles. `state.Lanes.course` says whose is which.
+    """K courses, padded to the longest: at most T tiles. `state.Envs.course` says whose is which.
 
     Args:
         tiles: ``(K, T, 4, 2)`` float32.
@@ -91,7 +91,11 @@ def seeded_course(seed: int, randomize: bool) -> Course:
 
 
 class CourseTable:
-    """The courses of some lanes; lanes on the same course share a row of it."""
+    """The courses of N environments; environments on the same course share a row.
+
+    The methods take `rows` ``(N,)`` int32, the row of each environment, which the simulator keeps,
+    and rewrite it for `envs`, the indices of the environments that change course.
+    """
 
     def __init__(self) -> None:
         self.courses = empty_courses(1)
@@ -99,20 +103,14 @@ class CourseTable:
         self._held: list[Course | None] = [None]
 
     def assign(
-        self, rows: NDArray[np.int32], lanes: Sequence[int], wanted: Sequence[Course]
+        self, rows: NDArray[np.int32], envs: Sequence[int], wanted: Sequence[Course]
     ) -> list[int]:
-        """Give `lanes` the courses that are `wanted`, one each.
-
-        Args:
-            rows: ``(N,)``, the course of every lane; rewritten for `lanes`.
+        """Give `envs` the courses that are `wanted`, one each.
 
         Returns:
             the rows of `courses` that were written. All arrays are new ones where it grew.
         """
-        used = np.zeros(len(self._held), np.bool_)
-        others = np.ones(len(rows), np.bool_)
-        others[lanes] = False
-        used[rows[others]] = True
+        used = self._used_by_others(rows, envs)
         new = {}
         for course in wanted:
             row = self._rows.get(id(course))
@@ -120,23 +118,79 @@ class CourseTable:
                 new[id(course)] = course
             else:
                 used[row] = True
-        self._make_room(list(new.values()), int((~used).sum()))
-        free = iter(np.flatnonzero(~np.pad(used, (0, len(self._held) - len(used)))).tolist())
-        written = [self._put(next(free), course) for course in new.values()]
-        rows[lanes] = [self._rows[id(course)] for course in wanted]
+        fresh = list(new.values())
+        tiles = max((len(course.track.tiles) for course in fresh), default=0)
+        near = max((len(course.ground.near) for course in fresh), default=0)
+        written = self._free_rows(used, len(fresh), tiles, near)
+        for row, course in zip(written, fresh, strict=True):
+            self._rows[id(course)], self._held[row] = row, course
+            self._put(row, course)
+        rows[envs] = [self._rows[id(course)] for course in wanted]
         return written
 
-    def replace(self, courses: Courses) -> None:
-        """Hold other courses, which came from elsewhere."""
-        self.courses = courses
-        self._rows = {}
-        self._held = [None] * len(courses.counts)
+    def adopt(
+        self,
+        rows: NDArray[np.int32],
+        envs: NDArray[np.int64],
+        courses: Courses,
+        course: NDArray[np.int32],
+    ) -> list[int]:
+        """Give `envs` courses of another table.
 
-    def _put(self, row: int, course: Course) -> int:
-        old = self._held[row]
-        if old is not None:
-            del self._rows[id(old)]
-        self._rows[id(course)], self._held[row] = row, course
+        Args:
+            courses: K courses.
+            course: ``(S,)`` or ``(1,)``, the index in `courses` for each of `envs`, or for all.
+
+        Returns:
+            the rows of `courses` that were written. All arrays are new ones where it grew.
+        """
+        tiles, near = courses.tiles.shape[1], courses.near.shape[1]
+        used = self._used_by_others(rows, envs)
+        written = self._free_rows(used, len(courses.counts), tiles, near)
+        for name in Courses._fields:
+            given: NDArray[Any] = getattr(courses, name)
+            part = tuple(slice(size) for size in given.shape[1:])
+            getattr(self.courses, name)[(written, *part)] = given
+        rows[envs] = np.array(written, np.int32)[course]
+        return written
+
+    def select(self, rows: NDArray[np.int32]) -> tuple[Courses, NDArray[np.int32]]:
+        """Copies of the courses in `rows`, each once and without padding, and the index of each."""
+        chosen, course = np.unique(rows, return_inverse=True)
+        tiles = max(1, int(self.courses.counts[chosen].max()))
+        near = max(1, int(self.courses.cells[chosen, -1].max()))
+        longest = {"tiles": tiles, "borders": tiles, "has_border": tiles, "near": near}
+        selected = Courses._make(
+            array[chosen, : longest[name]] if name in longest else array[chosen]
+            for name, array in self.courses._asdict().items()
+        )
+        # A row may have held a longer course before.
+        padding = np.arange(tiles) >= selected.counts[:, None]
+        for array in (selected.tiles, selected.borders, selected.has_border):
+            array[padding] = 0
+        selected.near[np.arange(near) >= selected.cells[:, -1:]] = 0
+        return selected, course.astype(np.int32)
+
+    def _used_by_others(self, rows: NDArray[np.int32], envs: Any) -> NDArray[np.bool_]:
+        """Which rows the environments that are not in `envs` use."""
+        used = np.zeros(len(self._held), np.bool_)
+        others = np.ones(len(rows), np.bool_)
+        others[envs] = False
+        used[rows[others]] = True
+        return used
+
+    def _free_rows(self, used: NDArray[np.bool_], count: int, tiles: int, near: int) -> list[int]:
+        """Rows to write new courses to, as many as `count`; the courses in them are forgotten."""
+        if count:
+            self._make_room(count - int((~used).sum()), tiles, near)
+        free = np.flatnonzero(~np.pad(used, (0, len(self._held) - len(used))))[:count].tolist()
+        for row in free:
+            old, self._held[row] = self._held[row], None
+            if old is not None:
+                del self._rows[id(old)]
+        return list(free)
+
+    def _put(self, row: int, course: Course) -> None:
         count, near = len(course.track.tiles), len(course.ground.near)
         courses = self.courses
         courses.tiles[row, :count] = course.ground.tiles
@@ -147,27 +201,24 @@ class CourseTable:
         courses.borders[row, :count] = course.track.borders
         courses.has_border[row, :count] = course.track.has_border
         courses.palette[row] = palette(course.colors)
-        return row
 
-    def _make_room(self, new: Sequence[Course], free: int) -> None:
-        """Have a row for each of the `new` courses, and each row long enough."""
-        if not new:
-            return
-        rows, most, near = len(self._held), self.courses.tiles.shape[1], self.courses.near.shape[1]
-        lacking = len(new) - free
-        longest = max(len(course.track.tiles) for course in new)
-        nearest = max(len(course.ground.near) for course in new)
-        if lacking <= 0 and longest <= most and nearest <= near:
+    def _make_room(self, lacking: int, tiles: int, near: int) -> None:
+        """Have `lacking` more rows, each with room for so many tiles and entries of `near`."""
+        rows, most, widest = len(self._held), *self._widths()
+        if lacking <= 0 and tiles <= most and near <= widest:
             return
         if lacking > 0:
             rows += max(lacking, rows // 2)
-        if longest > most:
-            most = longest + longest // 8
-        if nearest > near:
-            near = nearest + nearest // 8
-        larger = empty_courses(rows, most, near)
+        if tiles > most:
+            most = tiles + tiles // 8
+        if near > widest:
+            widest = near + near // 8
+        larger = empty_courses(rows, most, widest)
         for name in Courses._fields:
             old: NDArray[Any] = getattr(self.courses, name)
             getattr(larger, name)[tuple(slice(size) for size in old.shape)] = old
         self.courses = larger
         self._held += [None] * (rows - len(self._held))
+
+    def _widths(self) -> tuple[int, int]:
+        return self.courses.tiles.shape[1], self.courses.near.shape[1]

@@ -1,9 +1,9 @@
-"""The kernels of a GPU: loops over lanes, and a picture drawn by many threads.
+"""The kernels of a GPU.
 
-A thread steps a lane. A block draws a quarter of a lane's picture: its threads find the outlines of
-a batch of polygons, then each fills its own piece of a row of samples with them in their order, and
-then they average the samples to pixels, all in the memory that a block shares. What a lane does and
-what a polygon covers is told by the functions that the CPU's kernels call.
+A thread steps an environment. A block draws a quarter of a frame: its threads compute the outlines
+of a batch of polygons, then each fills its own piece of a row of samples with them in their order,
+and then they average the samples to pixels, all in the block's shared memory. The functions that
+they call for a step, an outline and a pixel are those of the CPU's kernels.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ STRIDE = COLUMNS * ACROSS + 4
 BAND = (BAND_ROWS, COLUMNS)
 SAMPLES = (BAND_ROWS * DOWN, STRIDE)
 EDGES, EXTENTS = (THREADS, outlines.CORNERS_MOST), (THREADS, 2)
-PEN = (2, outlines.CORNERS_MOST)
-LANES_PER_BLOCK = 64
+OUTLINE = (2, outlines.CORNERS_MOST)
+ENVS_PER_BLOCK = 64
 SQUARES = 20
 """Squares of grass along a side of the field."""
 FIRST, LAST, LEFTS, RIGHTS, COLOR = range(5)
@@ -62,31 +62,31 @@ class Batch(NamedTuple):
 
 
 @cuda.jit(cache=True)
-def reset(lanes, courses, batch, percent):
+def reset(envs, courses, batch, percent):
     """See `game.reset`."""
     n = cuda.grid(1)
     if n < len(batch.active) and batch.active[n]:
-        game.reset_lane(lanes, courses, n, percent)
+        game.reset_env(envs, courses, n, percent)
 
 
 @cuda.jit(cache=True)
-def step(lanes, courses, batch, percent):
+def step(envs, courses, batch, percent):
     """See `game.step`."""
     n = cuda.grid(1)
     if n < len(batch.active) and batch.active[n]:
         steer, gas, brake = batch.controls[n, 0], batch.controls[n, 1], batch.controls[n, 2]
-        reward, end = game.step_lane(lanes, courses, n, steer, gas, brake, percent)
+        reward, end = game.step_env(envs, courses, n, steer, gas, brake, percent)
         batch.rewards[n] = reward
         batch.ends[n] = end
 
 
 @njit(cache=True, error_model="numpy")
-def _outline(p, lanes, courses, n, seen, x, y, radius, pen):
+def _outline(p, envs, courses, n, transform, x, y, radius, outline):
     """The corners of polygon `p` in the order of drawing, their number (0: out of view), colour."""
-    k = lanes.course[n]
-    body, count = lanes.body[n], courses.counts[k]
+    k = envs.course[n]
+    body, count = envs.body[n], courses.counts[k]
     if p == 0:
-        outlines.rectangle(seen, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, pen)
+        outlines.rectangle(transform, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, outline)
         return 4, picture.BACKGROUND
     p -= 1
     if p < SQUARES * SQUARES:
@@ -94,7 +94,7 @@ def _outline(p, lanes, courses, n, seen, x, y, radius, pen):
         left, low = (2 * (p // SQUARES) - SQUARES) * side, (2 * (p % SQUARES) - SQUARES) * side
         if abs(left + side / 2 - x) > radius + side or abs(low + side / 2 - y) > radius + side:
             return 0, 0
-        outlines.rectangle(seen, left, low, left + side, low + side, pen)
+        outlines.rectangle(transform, left, low, left + side, low + side, outline)
         return 4, picture.GREEN
     p -= SQUARES * SQUARES
     if p < 2 * count:
@@ -102,30 +102,30 @@ def _outline(p, lanes, courses, n, seen, x, y, radius, pen):
         if not outlines.in_view(courses.tiles[k], t, x, y, radius):
             return 0, 0
         if p % 2 == 0:
-            outlines.quad(seen, courses.tiles[k, t], pen)
-            return 4, picture.road_color(t, lanes.touched[n, t])
+            outlines.quad(transform, courses.tiles[k, t], outline)
+            return 4, picture.road_color(t, envs.touched[n, t])
         if not courses.has_border[k, t]:
             return 0, 0
-        outlines.quad(seen, courses.borders[k, t], pen)
+        outlines.quad(transform, courses.borders[k, t], outline)
         return 4, picture.kerb_color(t)
     p -= 2 * count
     if p >= 2 * WHEELS:
-        return outlines.part(seen, body, HULL, p - 2 * WHEELS, pen), picture.CAR
+        return outlines.part(transform, body, HULL, p - 2 * WHEELS, outline), picture.CAR
     b = p // 2 + 1
     if p % 2 == 0:
-        return outlines.part(seen, body, b, WHEEL_SHAPE, pen), picture.WHEEL
-    if outlines.stripe(seen, body, b, lanes.wheel[n, b - 1, PHASE], pen):
+        return outlines.part(transform, body, b, WHEEL_SHAPE, outline), picture.WHEEL
+    if outlines.stripe(transform, body, b, envs.wheel[n, b - 1, PHASE], outline):
         return 4, picture.STRIPE
     return 0, 0
 
 
 @njit(cache=True, error_model="numpy")
-def _note(pen, count, color, base, slope, extent, limits):
+def _note(outline, count, color, base, slope, extent, limits):
     """Write down the `outlines.edges` of an outline; whether any of it is in the picture."""
     limits[LAST] = -1
     if count == 0:
         return False
-    left, right, first, last, lefts, rights = outlines.edges(pen, count, base, slope)
+    left, right, first, last, lefts, rights = outlines.edges(outline, count, base, slope)
     extent[0], extent[1] = left, right
     limits[FIRST], limits[LAST], limits[COLOR] = first, last, color
     limits[LEFTS], limits[RIGHTS] = lefts, rights
@@ -164,31 +164,35 @@ def _word(line, column):
 
 
 @cuda.jit(device=True)
-def _draw_band(lanes, courses, n, first, rows, band):
-    """Draw `rows` rows of lane `n`'s 96x84 picture, from the row `first` on, into `band`."""
+def _draw_band(envs, courses, n, first, rows, band):
+    """Draw `rows` rows of the 96x84 frame of environment `n`, from row `first` on, into `band`."""
     samples = cuda.shared.array(SAMPLES, np.uint8)
     base = cuda.shared.array(EDGES, np.float32)
     slope = cuda.shared.array(EDGES, np.float32)
     extent = cuda.shared.array(EXTENTS, np.float32)
     limits = cuda.shared.array(LIMITS, np.int16)
-    pen = cuda.local.array(PEN, np.float64)
+    outline = cuda.local.array(OUTLINE, np.float64)
     thread = cuda.threadIdx.x
     line, begin = samples[thread // PIECES], thread % PIECES * PIECE
     row = first * DOWN + thread // PIECES
     for column in range(begin, begin + PIECE):
         line[column] = picture.BLACK
-    seen = outlines.view(lanes.body[n], lanes.score[n, TIME])
-    x, y, radius = outlines.middle(lanes.body[n], seen)
-    polygons = 1 + SQUARES * SQUARES + 2 * courses.counts[lanes.course[n]] + 2 * WHEELS + WHEELS
+    transform = outlines.view_transform(envs.body[n], envs.score[n, TIME])
+    x, y, radius = outlines.middle(envs.body[n], transform)
+    polygons = 1 + SQUARES * SQUARES + 2 * courses.counts[envs.course[n]] + 2 * WHEELS + WHEELS
     for start in range(0, polygons, THREADS):
         count, color = 0, 0
         if start + thread < polygons:
-            count, color = _outline(start + thread, lanes, courses, n, seen, x, y, radius, pen)
-        some = _note(pen, count, color, base[thread], slope[thread], extent[thread], limits[thread])
+            count, color = _outline(
+                start + thread, envs, courses, n, transform, x, y, radius, outline
+            )
+        some = _note(
+            outline, count, color, base[thread], slope[thread], extent[thread], limits[thread]
+        )
         if cuda.syncthreads_or(np.int32(some)):
             _fill_piece(line, row, begin, base, slope, extent, limits)
         cuda.syncthreads()
-    palette = courses.palette[lanes.course[n]]
+    palette = courses.palette[envs.course[n]]
     for place in range(thread, rows * COLUMNS, THREADS):
         r, column = place // COLUMNS, place % COLUMNS
         upper, lower = _word(samples[DOWN * r], column), _word(samples[DOWN * r + 1], column)
@@ -217,26 +221,26 @@ def _reduce_pixel(band, first, row, column, pixel):
 
 
 @cuda.jit(cache=True)
-def draw_small(lanes, courses, batch):
-    """See `picture.draw_small`; a block a lane and band."""
+def draw_small(envs, courses, batch):
+    """See `picture.draw_small`; a block an environment and band."""
     n, band_row = cuda.blockIdx.x, cuda.blockIdx.y * SMALL_BAND
     if batch.active[n]:
         band = cuda.shared.array(BAND, np.uint32)
         first = picture.FIRST_Y[band_row]
         rows = picture.FIRST_Y[band_row + SMALL_BAND - 1] + picture.TAPS_Y - first
-        _draw_band(lanes, courses, n, first, rows, band)
+        _draw_band(envs, courses, n, first, rows, band)
         for place in range(cuda.threadIdx.x, SMALL_BAND * SMALL, THREADS):
             row, column = band_row + place // SMALL, place % SMALL
             _reduce_pixel(band, first, row, column, batch.frames[n, row, column])
 
 
 @cuda.jit(cache=True)
-def draw_full(lanes, courses, batch):
-    """The part above the bar of `picture.draw_full`; a block a lane and band."""
+def draw_full(envs, courses, batch):
+    """The part above the bar of `picture.draw_full`; a block an environment and band."""
     n, first = cuda.blockIdx.x, cuda.blockIdx.y * FULL_BAND
     if batch.active[n]:
         band = cuda.shared.array(BAND, np.uint32)
-        _draw_band(lanes, courses, n, first, FULL_BAND, band)
+        _draw_band(envs, courses, n, first, FULL_BAND, band)
         for place in range(cuda.threadIdx.x, FULL_BAND * COLUMNS, THREADS):
             row, column = place // COLUMNS, place % COLUMNS
             for channel in range(3):
@@ -247,9 +251,9 @@ def draw_full(lanes, courses, batch):
 
 
 @cuda.jit(cache=True)
-def draw_bars(lanes, courses, batch):
+def draw_bars(envs, courses, batch):
     """The bar of `picture.draw_full`."""
     n = cuda.grid(1)
     if n < len(batch.active) and batch.active[n]:
-        score, bar = lanes.score[n, SHOWN], batch.frames[n, ROWS:]
-        instruments.draw(lanes.body[n], lanes.wheel[n], score, batch.font, bar)
+        score, bar = envs.score[n, SHOWN], batch.frames[n, ROWS:]
+        instruments.draw(envs.body[n], envs.wheel[n], score, batch.font, bar)

@@ -1,4 +1,4 @@
-"""One step of the game for every lane: ``CarRacing.step`` and ``Car.step`` without the picture."""
+"""A step of every environment: ``CarRacing.step`` and ``Car.step`` without the frame."""
 
 from __future__ import annotations
 
@@ -96,93 +96,117 @@ def _control(wheel, steer, gas, brake):
 
 
 @njit(cache=True, error_model="numpy")
-def _advance(lanes, courses, n, percent):
-    """Physics, contacts and time of lane `n`."""
-    k = lanes.course[n]
+def _advance(envs, courses, n, percent):
+    """Physics, contacts and time of environment `n`; see `step_env` for the arguments."""
+    k = envs.course[n]
     count = courses.counts[k]
-    _drive(lanes.body[n], lanes.joint[n], lanes.wheel[n], lanes.on_road[n], lanes.force[n])
+    _drive(envs.body[n], envs.joint[n], envs.wheel[n], envs.on_road[n], envs.force[n])
     added, start = collide(
-        lanes.body[n],
+        envs.body[n],
         courses.tiles[k],
         courses.cells[k],
         courses.near[k],
-        lanes.on_road[n],
-        lanes.touched[n],
-        lanes.visited[n],
+        envs.on_road[n],
+        envs.touched[n],
+        envs.visited[n],
     )
     for _ in range(added):
-        lanes.score[n, REWARD] += 1000.0 / count
-    lanes.visits[n] += added
-    if start and lanes.visits[n] / count > percent:
-        lanes.lap[n] = True
-    physics.step(lanes.body[n], lanes.joint[n], lanes.limit[n], lanes.force[n])
-    lanes.score[n, TIME] += DT
-    lanes.score[n, SHOWN] = lanes.score[n, REWARD]
+        envs.score[n, REWARD] += 1000.0 / count
+    envs.visits[n] += added
+    if start and envs.visits[n] / count > percent:
+        envs.lap[n] = True
+    physics.step(envs.body[n], envs.joint[n], envs.limit[n], envs.force[n])
+    envs.score[n, TIME] += DT
+    envs.score[n, SHOWN] = envs.score[n, REWARD]
 
 
 @njit(cache=True, error_model="numpy")
-def reset_lane(lanes, courses, n, percent):
-    """Put the car of lane `n` at its start, and make the step that Gymnasium's reset makes."""
-    lanes.joint[n, :] = np.float32(0)
-    lanes.limit[n, :] = 0
-    lanes.wheel[n, :] = 0.0
-    lanes.on_road[n, :] = False
-    lanes.score[n, :] = 0.0
-    lanes.visited[n, :] = False
-    lanes.touched[n, :] = False
-    lanes.visits[n] = 0
-    lanes.lap[n] = False
-    k = lanes.course[n]
+def reset_env(envs, courses, n, percent):
+    """Put the car of one environment at its start, and make the step that Gymnasium's reset makes.
+
+    Args:
+        envs, courses: see `state.Envs` and `courses.Courses`; `envs` is updated in place.
+        n: index of the environment.
+        percent: share of the tiles after which a lap counts.
+    """
+    envs.joint[n, :] = np.float32(0)
+    envs.limit[n, :] = 0
+    envs.wheel[n, :] = 0.0
+    envs.on_road[n, :] = False
+    envs.score[n, :] = 0.0
+    envs.visited[n, :] = False
+    envs.touched[n, :] = False
+    envs.visits[n] = 0
+    envs.lap[n] = False
+    k = envs.course[n]
     angle, x, y = courses.start[k, 0], courses.start[k, 1], courses.start[k, 2]
     turned = np.float32(angle)
-    physics.place(lanes.body[n], HULL, np.float32(x), np.float32(y), turned)
+    physics.place(envs.body[n], HULL, np.float32(x), np.float32(y), turned)
     for w in range(WHEELS):
         wx, wy = np.float32(x + OFFSET_X[w]), np.float32(y + OFFSET_Y[w])
-        physics.place(lanes.body[n], w + 1, wx, wy, turned)
-    _advance(lanes, courses, n, percent)
+        physics.place(envs.body[n], w + 1, wx, wy, turned)
+    _advance(envs, courses, n, percent)
 
 
 @njit(cache=True, error_model="numpy")
-def step_lane(lanes, courses, n, steer, gas, brake, percent):
-    """One step of lane `n`: its reward, and how it ended (see `step`)."""
-    _control(lanes.wheel[n], steer, gas, brake)
-    _advance(lanes, courses, n, percent)
-    total = lanes.score[n, REWARD] - 0.1
-    reward = total - lanes.score[n, PREVIOUS_REWARD]
-    lanes.score[n, REWARD] = total
-    lanes.score[n, PREVIOUS_REWARD] = total
+def step_env(envs, courses, n, steer, gas, brake, percent):
+    """One step of one environment.
+
+    Args:
+        envs, courses: see `state.Envs` and `courses.Courses`; `envs` is updated in place.
+        n: index of the environment.
+        steer: in [-1, 1].
+        gas, brake: in [0, 1].
+        percent: share of the tiles after which a lap counts.
+
+    Returns:
+        the reward, and `RUNNING`, `LAP_FINISHED` or `LEFT_FIELD`.
+    """
+    _control(envs.wheel[n], steer, gas, brake)
+    _advance(envs, courses, n, percent)
+    total = envs.score[n, REWARD] - 0.1
+    reward = total - envs.score[n, PREVIOUS_REWARD]
+    envs.score[n, REWARD] = total
+    envs.score[n, PREVIOUS_REWARD] = total
     end = RUNNING
-    if lanes.visits[n] == courses.counts[lanes.course[n]] or lanes.lap[n]:
+    if envs.visits[n] == courses.counts[envs.course[n]] or envs.lap[n]:
         end = LAP_FINISHED
-    if abs(lanes.body[n, HULL, PX]) > PLAYFIELD or abs(lanes.body[n, HULL, PY]) > PLAYFIELD:
+    if abs(envs.body[n, HULL, PX]) > PLAYFIELD or abs(envs.body[n, HULL, PY]) > PLAYFIELD:
         end = LEFT_FIELD
         reward = -100.0
     return reward, end
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
-def reset(lanes, courses, chosen, percent):
-    """Put the cars of the `chosen` lanes (N,) bool at the start of their courses."""
+def reset(envs, courses, chosen, percent):
+    """Put cars at the start of their courses.
+
+    Args:
+        envs: state of N environments, updated in place.
+        courses: see `courses.Courses`.
+        chosen: ``(N,)`` bool, the environments to reset.
+        percent: share of the tiles after which a lap counts.
+    """
     for n in prange(len(chosen)):
         if chosen[n]:
-            reset_lane(lanes, courses, n, percent)
+            reset_env(envs, courses, n, percent)
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
-def step(lanes, courses, actions, active, percent, rewards, ends):
-    """One step of the `active` lanes.
+def step(envs, courses, actions, active, percent, rewards, ends):
+    """One step of the `active` environments.
 
     Args:
-        lanes: state of N lanes, updated in place.
-        courses: what they drive on.
+        envs: state of N environments, updated in place.
+        courses: see `courses.Courses`.
         actions: ``(N, 3)`` float64: steering in [-1, 1], gas and brake in [0, 1].
         active: ``(N,)`` bool; the others stay as they are.
         percent: share of the tiles after which a lap counts.
-        rewards: ``(N,)`` float64, written for active lanes.
-        ends: ``(N,)`` int8, `RUNNING`, `LAP_FINISHED` or `LEFT_FIELD`, written for active lanes.
+        rewards: ``(N,)`` float64, written for active environments.
+        ends: ``(N,)`` int8, `RUNNING`, `LAP_FINISHED` or `LEFT_FIELD`, written for active ones.
     """
     for n in prange(len(active)):
         if active[n]:
-            rewards[n], ends[n] = step_lane(
-                lanes, courses, n, actions[n, 0], actions[n, 1], actions[n, 2], percent
+            rewards[n], ends[n] = step_env(
+                envs, courses, n, actions[n, 0], actions[n, 1], actions[n, 2], percent
             )

@@ -28,10 +28,12 @@ _WIDE = glyphs.SUMS.shape[2] - 1
 
 @njit(cache=True, error_model="numpy")
 def draw(body, wheel, score, sums, bar):
-    """Draw one lane's bar.
+    """Draw the instruments of one environment.
 
     Args:
-        body, wheel, score: see `state.Lanes`.
+        body: ``(5, 11)`` float32; see `state.Envs`.
+        wheel: ``(4, 5)`` float64; see `state.Envs`.
+        score: the return to show.
         sums: `glyphs.SUMS`, an argument because a GPU has no room for so large a constant.
         bar: ``(12, 96, 3)`` uint8, written.
     """

@@ -243,7 +243,14 @@ def _correct(body, state, j):
 
 @njit(cache=True, error_model="numpy")
 def place(body, b, px, py, angle):
-    """A body at rest whose frame stands at (px, py): ``b2Body``'s constructor."""
+    """Place a body at rest: ``b2Body``'s constructor.
+
+    Args:
+        body: ``(5, 11)`` float32, written in row `b`.
+        b: index of the body.
+        px, py: float32, position of its frame in metres.
+        angle: float32, radians.
+    """
     body[b, :] = ZERO
     body[b, ANGLE] = angle
     body[b, PX] = px
@@ -279,10 +286,10 @@ def step(body, joint, limit, force):
     """Advance one car by 1/50 s, in place: ``b2Island::Solve``.
 
     Args:
-        body: (5, 11) float32.
-        joint: (4, 5) float32.
-        limit: (4,) int8.
-        force: (4, 2) float32, on the wheels' centres.
+        body: (5, 11) float32; see `state.Envs`.
+        joint: (4, 5) float32; see `state.Envs`.
+        limit: (4,) int8; see `state.Envs`.
+        force: (4, 2) float32, newtons on the wheels' centres.
 
     Returns:
         the number of velocity iterations that were computed; the rest would have changed nothing.

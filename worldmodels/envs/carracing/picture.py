@@ -1,13 +1,13 @@
-"""What a lane sees, drawn straight at the size of the observation.
+"""The frames, drawn directly at the size of the observation.
 
-Gymnasium draws polygons with pygame into 1000x800 pixels, shrinks them to 96x96, and the pipeline
-cuts off the instruments and shrinks the rest to 64x64 (`worldmodels.envs.observation`). Here each
-lane's view is sampled once, `ACROSS` x `DOWN` times a pixel of the 96x84 that are kept, as indices
-into a palette: a polygon is a run of bytes in each row of samples, later ones hide earlier ones.
-Pixels whose samples agree take their colour from a table; the others are averaged. The 64x64 view
-is the 96x84 one through the filter that PyTorch's antialiased interpolation applies.
+Gymnasium draws polygons with pygame into 1000x800 pixels and shrinks them to 96x96. The models see
+the 96x84 pixels above the instruments, shrunk to 64x64. Here each frame is sampled once, `ACROSS` x
+`DOWN` times for each of these 96x84 pixels, as indices into a palette: a polygon is a run of bytes
+in each row of samples, and later ones cover earlier ones. Pixels whose samples agree take their
+colour from a table; the others are averaged. The 64x64 frame is the 96x84 one through the filter of
+PyTorch's antialiased interpolation.
 
-Where a polygon lies is told by ``outlines``. That pygame's area filter loses fractions is kept
+``outlines`` computes where a polygon is. As in pygame's area filter, colours are rounded down
 (`LOSS`).
 """
 
@@ -37,7 +37,7 @@ from worldmodels.envs.carracing.outlines import (
     rectangle,
     span,
     stripe,
-    view,
+    view_transform,
 )
 from worldmodels.envs.carracing.state import HULL, PHASE, SHOWN, TIME, WHEELS
 from worldmodels.envs.carracing.track import PLAYFIELD, Colors
@@ -53,7 +53,11 @@ LOSS = 2
 
 
 def palette(colors: Colors) -> NDArray[np.uint32]:
-    """The (10,) colours that a field's picture has, each the bytes red, green, blue, 0."""
+    """The colours of a frame.
+
+    Returns:
+        ``(10,)`` uint32, each the bytes red, green, blue, 0; see `BLACK` and the following.
+    """
     drawn = np.zeros((COLORS, 4), np.float64)
     drawn[BACKGROUND, :3], drawn[GREEN, :3] = colors.background, colors.grass
     for shade in range(3):
@@ -87,10 +91,17 @@ TAPS_X, TAPS_Y = WEIGHTS_X.shape[1], WEIGHTS_Y.shape[1]
 
 
 @njit(cache=True, error_model="numpy")
-def _fill(samples, pen, count, color):
-    """A convex polygon whose `count` corners are in `pen` (4, 8), the rest of which is scratch."""
-    base, slope = pen[2], pen[3]
-    left, right, first, last, lefts, rights = edges(pen, count, base, slope)
+def _fill(samples, outline, count, color):
+    """Fill a convex polygon.
+
+    Args:
+        samples: ``(84 * DOWN, 96 * ACROSS)`` uint8, written.
+        outline: ``(4, 8)`` float64: the corners, and scratch; see `outlines`.
+        count: number of corners.
+        color: palette index.
+    """
+    base, slope = outline[2], outline[3]
+    left, right, first, last, lefts, rights = edges(outline, count, base, slope)
     for row in range(first, last + 1):
         x1, x2 = span(base, slope, left, right, lefts, rights, row)
         line = samples[row]
@@ -99,14 +110,14 @@ def _fill(samples, pen, count, color):
 
 
 @njit(cache=True, error_model="numpy")
-def _field(samples, seen, near_x, near_y, radius, pen):
-    """The ground and its squares of grass, where they can be seen."""
+def _field(samples, transform, near_x, near_y, radius, outline):
+    """Fill the ground and the squares of grass that are inside the frame."""
     if max(abs(near_x), abs(near_y)) + radius < PLAYFIELD:
         samples[:] = BACKGROUND
     else:
         samples[:] = BLACK
-        rectangle(seen, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, pen)
-        _fill(samples, pen, 4, BACKGROUND)
+        rectangle(transform, -PLAYFIELD, -PLAYFIELD, PLAYFIELD, PLAYFIELD, outline)
+        _fill(samples, outline, 4, BACKGROUND)
     low_x = max(math.floor((near_x - radius) / GRASS), -20)
     high_x = min(math.floor((near_x + radius) / GRASS), 19)
     low_y = max(math.floor((near_y - radius) / GRASS), -20)
@@ -115,42 +126,45 @@ def _field(samples, seen, near_x, near_y, radius, pen):
         for j in range(low_y, high_y + 1):
             if i % 2 == 0 and j % 2 == 0:
                 x, y = i * GRASS, j * GRASS
-                rectangle(seen, x, y, x + GRASS, y + GRASS, pen)
-                _fill(samples, pen, 4, GREEN)
+                rectangle(transform, x, y, x + GRASS, y + GRASS, outline)
+                _fill(samples, outline, 4, GREEN)
 
 
 @njit(cache=True, error_model="numpy")
-def sample(body, wheel, time, tiles, borders, has_border, count, touched, samples, pen):
-    """Draw one lane's view as palette indices.
+def sample(body, wheel, time, tiles, borders, has_border, count, touched, samples, outline):
+    """Draw the frame of one environment as palette indices.
 
     Args:
-        body: ``(5, 11)`` float32; see `state.Lanes`, also for `wheel` and `touched`.
-        tiles, borders: ``(T, 4, 2)`` float32 of its track, of which `count` count.
-        has_border: ``(T,)`` bool.
+        body: ``(5, 11)`` float32; see `state.Envs`, also for `wheel` and `touched`.
+        time: seconds since the reset.
+        tiles, borders: ``(T, 4, 2)`` float32 of its track, in metres.
+        has_border: ``(T,)`` bool, which tiles have a kerb.
+        count: number of tiles; the arrays may be padded.
+        touched: ``(T,)`` bool.
         samples: ``(84 * DOWN, 96 * ACROSS)`` uint8, written.
-        pen: ``(4, 8)`` float64, scratch.
+        outline: ``(4, 8)`` float64, scratch; see `outlines`.
     """
-    seen = view(body, time)
-    near_x, near_y, radius = middle(body, seen)
-    _field(samples, seen, near_x, near_y, radius, pen)
+    transform = view_transform(body, time)
+    near_x, near_y, radius = middle(body, transform)
+    _field(samples, transform, near_x, near_y, radius, outline)
     for t in range(count):
         if in_view(tiles, t, near_x, near_y, radius):
-            quad(seen, tiles[t], pen)
-            _fill(samples, pen, 4, road_color(t, touched[t]))
+            quad(transform, tiles[t], outline)
+            _fill(samples, outline, 4, road_color(t, touched[t]))
             if has_border[t]:
-                quad(seen, borders[t], pen)
-                _fill(samples, pen, 4, kerb_color(t))
+                quad(transform, borders[t], outline)
+                _fill(samples, outline, 4, kerb_color(t))
     for b in range(1, WHEELS + 1):
-        _fill(samples, pen, part(seen, body, b, WHEEL_SHAPE, pen), WHEEL)
-        if stripe(seen, body, b, wheel[b - 1, PHASE], pen):
-            _fill(samples, pen, 4, STRIPE)
+        _fill(samples, outline, part(transform, body, b, WHEEL_SHAPE, outline), WHEEL)
+        if stripe(transform, body, b, wheel[b - 1, PHASE], outline):
+            _fill(samples, outline, 4, STRIPE)
     for shape in range(WHEEL_SHAPE):
-        _fill(samples, pen, part(seen, body, HULL, shape, pen), CAR)
+        _fill(samples, outline, part(transform, body, HULL, shape, outline), CAR)
 
 
 @njit(cache=True, error_model="numpy")
 def road_color(t, touched):
-    """Palette index of tile `t`."""
+    """Palette index of tile `t`, which a part of the car has `touched` or not."""
     return ROAD if touched else ROAD + t % 3
 
 
@@ -178,7 +192,15 @@ def shrink(samples, palette, picture):
 
 @njit(cache=True, error_model="numpy", inline="always")
 def pixel(first, second, palette):
-    """The colour of a pixel whose eight samples are in two words."""
+    """The colour of a pixel.
+
+    Args:
+        first, second: uint32, the four samples of its upper and lower row, a byte each.
+        palette: ``(10,)`` uint32; see `palette`.
+
+    Returns:
+        uint32, the bytes red, green, blue, 0.
+    """
     color = first & np.uint32(255)
     plain = color * np.uint32(0x01010101)
     if ((first ^ plain) | (second ^ plain)) == 0:
@@ -205,9 +227,14 @@ def _average(first, second, palette):
 
 @njit(cache=True, error_model="numpy")
 def reduce(picture, line, frame):
-    """Filter a picture ``(84, 96 * 4)`` to a frame ``(64, 64, 3)``, both uint8.
+    """Reduce a frame to 64x64 with an antialiased bilinear filter.
 
-    `line` is scratch, ``(96 * 4,)`` float32. Rows first, for these are long runs of memory.
+    Rows are filtered first, since they are contiguous in memory.
+
+    Args:
+        picture: ``(84, 96 * 4)`` uint8, the bytes red, green, blue, 0 of each pixel.
+        line: ``(96 * 4,)`` float32, scratch.
+        frame: ``(64, 64, 3)`` uint8, written.
     """
     for row in range(SMALL):
         first = FIRST_Y[row]
@@ -226,19 +253,19 @@ def reduce(picture, line, frame):
 
 
 @njit(cache=True, error_model="numpy")
-def _draw_lane(lanes, courses, n, picture):
-    """The upper picture of lane `n`, ``(84, 96)`` uint32."""
-    k = lanes.course[n]
+def _draw_env(envs, courses, n, picture):
+    """Draw the part above the instruments of environment `n` into `picture` (84, 96) uint32."""
+    k = envs.course[n]
     samples = np.empty((ROWS * DOWN, COLUMNS * ACROSS), np.uint8)
     sample(
-        lanes.body[n],
-        lanes.wheel[n],
-        lanes.score[n, TIME],
+        envs.body[n],
+        envs.wheel[n],
+        envs.score[n, TIME],
         courses.tiles[k],
         courses.borders[k],
         courses.has_border[k],
         courses.counts[k],
-        lanes.touched[n],
+        envs.touched[n],
         samples,
         np.empty((4, CORNERS_MOST), np.float64),
     )
@@ -246,37 +273,49 @@ def _draw_lane(lanes, courses, n, picture):
 
 
 @njit(cache=True, error_model="numpy")
-def _draw_small_lane(lanes, courses, n, frame):
+def _draw_small_env(envs, courses, n, frame):
     picture = np.empty((ROWS, COLUMNS), np.uint32)
-    _draw_lane(lanes, courses, n, picture)
+    _draw_env(envs, courses, n, picture)
     reduce(picture.view(np.uint8), np.empty(COLUMNS * 4, np.float32), frame)
 
 
 @njit(cache=True, error_model="numpy")
-def _draw_full_lane(lanes, courses, n, frame):
+def _draw_full_env(envs, courses, n, frame):
     picture = np.empty((ROWS, COLUMNS), np.uint32)
-    _draw_lane(lanes, courses, n, picture)
+    _draw_env(envs, courses, n, picture)
     for row in range(ROWS):
         for column in range(COLUMNS):
             color = picture[row, column]
             frame[row, column, 0] = color & np.uint32(255)
             frame[row, column, 1] = (color >> np.uint32(8)) & np.uint32(255)
             frame[row, column, 2] = (color >> np.uint32(16)) & np.uint32(255)
-    score = lanes.score[n, SHOWN]
-    instruments.draw(lanes.body[n], lanes.wheel[n], score, SUMS, frame[ROWS:])
+    score = envs.score[n, SHOWN]
+    instruments.draw(envs.body[n], envs.wheel[n], score, SUMS, frame[ROWS:])
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
-def draw_small(lanes, courses, active, frames):
-    """Draw what the `active` lanes (N,) bool see into `frames` (N, 64, 64, 3) uint8."""
+def draw_small(envs, courses, active, frames):
+    """Draw 64x64 frames without instruments.
+
+    Args:
+        envs, courses: see `state.Envs` and `courses.Courses`.
+        active: ``(N,)`` bool, the environments to draw.
+        frames: ``(N, 64, 64, 3)`` uint8, written for active environments.
+    """
     for n in prange(len(active)):
         if active[n]:
-            _draw_small_lane(lanes, courses, n, frames[n])
+            _draw_small_env(envs, courses, n, frames[n])
 
 
 @njit(cache=True, error_model="numpy", parallel=True)
-def draw_full(lanes, courses, active, frames):
-    """Draw Gymnasium's pictures of the `active` lanes (N,) bool into (N, 96, 96, 3) uint8."""
+def draw_full(envs, courses, active, frames):
+    """Draw Gymnasium's 96x96 frames, instruments included.
+
+    Args:
+        envs, courses: see `state.Envs` and `courses.Courses`.
+        active: ``(N,)`` bool, the environments to draw.
+        frames: ``(N, 96, 96, 3)`` uint8, written for active environments.
+    """
     for n in prange(len(active)):
         if active[n]:
-            _draw_full_lane(lanes, courses, n, frames[n])
+            _draw_full_env(envs, courses, n, frames[n])

@@ -1,4 +1,4 @@
-"""Everything that a lane carries from step to step, in arrays with the lane axis first."""
+"""What the simulator keeps of each environment from step to step, the environment axis first."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ HULL, BODIES, WHEELS = 0, 5, 4
 """Body 0 is the hull; body 1 + i is wheel i."""
 
 CX, CY, ANGLE, VX, VY, W, PX, PY, SIN, COS, SLEEP = range(11)
-"""A body: centre of mass, angle, velocities, the transform of its frame, seconds at rest."""
+"""A body: centre of mass (m), angle (rad), velocities (m/s, rad/s), position (m) of its frame, sine
+and cosine of the angle, seconds at rest."""
 
 JX, JY, JLIMIT, JMOTOR, MOTOR_SPEED = range(5)
-"""A joint: the impulses of the last step, which the next begins with, and its motor's speed."""
+"""A joint: the impulses of the last step, with which the next begins; its motor's speed (rad/s)."""
 
 GAS, BRAKE, STEER, PHASE, OMEGA = range(5)
-"""A wheel, as Gymnasium's ``Car`` keeps it."""
+"""A wheel, as in Gymnasium's ``Car``: gas and brake in [0, 1], angles (rad), speed (rad/s)."""
 
 REWARD, PREVIOUS_REWARD, TIME, SHOWN = range(4)
-"""`SHOWN` is the return as the picture has it: before this step's price."""
+"""`SHOWN` is the return that the frame shows: without the -0.1 of this step."""
 
 
-class Lanes(NamedTuple):
-    """The state of N lanes.
+class Envs(NamedTuple):
+    """The state of N environments.
 
     Args:
-        course: ``(N,)`` int32, which of the courses each lane drives on; see `courses.Courses`.
+        course: ``(N,)`` int32, the row of each environment in `courses.Courses`.
         body: ``(N, 5, 11)`` float32.
         joint: ``(N, 4, 5)`` float32.
         limit: ``(N, 4)`` int8, where each joint stood in the last step: -1 and +1 at its lower and
@@ -35,8 +36,8 @@ class Lanes(NamedTuple):
         wheel: ``(N, 4, 5)`` float64.
         on_road: ``(N, 4)`` bool, whether a wheel touched a tile when the last step began.
         score: ``(N, 4)`` float64: return so far, the same before the last step, seconds, and the
-            return that the picture shows.
-        visited: ``(N, T)`` bool, tiles that a wheel has touched; they are paid once.
+            return that the frame shows.
+        visited: ``(N, T)`` bool, tiles that a wheel has touched; each gives a reward once.
         touched: ``(N, T)`` bool, tiles that any part has touched; they are drawn darker.
         visits: ``(N,)`` int32, number of visited tiles.
         lap: ``(N,)`` bool, whether the lap is complete.
@@ -57,27 +58,31 @@ class Lanes(NamedTuple):
     force: NDArray[np.float32]
 
 
-def empty_lanes(lanes: int, tiles: int) -> Lanes:
-    """Zeroed state of N lanes on tracks of at most T tiles."""
-    return Lanes(
-        np.zeros(lanes, np.int32),
-        np.zeros((lanes, BODIES, SLEEP + 1), np.float32),
-        np.zeros((lanes, WHEELS, MOTOR_SPEED + 1), np.float32),
-        np.zeros((lanes, WHEELS), np.int8),
-        np.zeros((lanes, WHEELS, OMEGA + 1), np.float64),
-        np.zeros((lanes, WHEELS), np.bool_),
-        np.zeros((lanes, SHOWN + 1), np.float64),
-        np.zeros((lanes, tiles), np.bool_),
-        np.zeros((lanes, tiles), np.bool_),
-        np.zeros(lanes, np.int32),
-        np.zeros(lanes, np.bool_),
-        np.zeros((lanes, WHEELS, 2), np.float32),
+BY_TILE = ("visited", "touched")
+"""Fields of `Envs` whose second axis is the tiles of a course."""
+
+
+def empty_envs(num_envs: int, tiles: int) -> Envs:
+    """Zeroed state of N environments on tracks of at most T tiles."""
+    return Envs(
+        np.zeros(num_envs, np.int32),
+        np.zeros((num_envs, BODIES, SLEEP + 1), np.float32),
+        np.zeros((num_envs, WHEELS, MOTOR_SPEED + 1), np.float32),
+        np.zeros((num_envs, WHEELS), np.int8),
+        np.zeros((num_envs, WHEELS, OMEGA + 1), np.float64),
+        np.zeros((num_envs, WHEELS), np.bool_),
+        np.zeros((num_envs, SHOWN + 1), np.float64),
+        np.zeros((num_envs, tiles), np.bool_),
+        np.zeros((num_envs, tiles), np.bool_),
+        np.zeros(num_envs, np.int32),
+        np.zeros(num_envs, np.bool_),
+        np.zeros((num_envs, WHEELS, 2), np.float32),
     )
 
 
-def with_room(lanes: Lanes, tiles: int) -> Lanes:
-    """The same state, with room for tracks of so many tiles."""
-    count, before = lanes.visited.shape
+def with_room(envs: Envs, tiles: int) -> Envs:
+    """The same state, with `visited` and `touched` widened to ``(N, tiles)``."""
+    count, before = envs.visited.shape
     visited, touched = np.zeros((2, count, tiles), np.bool_)
-    visited[:, :before], touched[:, :before] = lanes.visited, lanes.touched
-    return lanes._replace(visited=visited, touched=touched)
+    visited[:, :before], touched[:, :before] = envs.visited, envs.touched
+    return envs._replace(visited=visited, touched=touched)
