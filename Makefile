@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: run test unit lint test-system test-slow bench sharing parity speed study hostile lock \
+.PHONY: run test unit lint test-system test-slow docs bench sharing parity speed study hostile lock \
 	format clean
 
 # The whole pipeline on real CarRacing, in minutes.
@@ -37,6 +37,10 @@ test-system: $(VENV)/.dev
 # Proofs that take minutes: kill and resume at random moments, the quick preset's scores.
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+# The documentation as a site, in site/; a warning is an error.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The native CarRacing beside Gymnasium's, and its speed: minutes each.
 parity: $(VENV)/.dev
@@ -84,4 +88,4 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis site

@@ -73,7 +73,7 @@ def main() -> None:
                 figures.append({"what": what, "busy": neighbours, "turns": turns})
     record = {**provenance(), "cores": available_cores(), "figures": figures}
     write_json(options.out, record)
-    say(f"wrote {options.out}; python docs/render.py {options.out} puts it into the README")
+    say(f"wrote {options.out}; python docs/render.py {options.out} puts it into the documentation")
 
 
 if __name__ == "__main__":

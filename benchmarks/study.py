@@ -108,23 +108,28 @@ def carracing() -> Study:
         "laptop",
         ("controller.budget=2_000_000", "evaluate.engine=native"),
         (
-            Row("ablation", "full", "V, M and a linear C"),
-            Row("ablation", "vision", "V and a linear C", (z,)),
-            Row("ablation", "hidden", "V and a C with a layer of 40", hidden),
-            Row("ablation", "untrained", "V, an untrained M, a linear C", ("rnn.epochs=0",)),
+            Row("ablation", "full", "VAE, MDN-RNN, linear controller"),
+            Row("ablation", "vision", "VAE, linear controller", (z,)),
+            Row("ablation", "hidden", "VAE, controller with a hidden layer of 40", hidden),
+            Row(
+                "ablation",
+                "untrained",
+                "VAE, untrained MDN-RNN, linear controller",
+                ("rnn.epochs=0",),
+            ),
             *(
                 Row(
                     "dream", f"tau-{t}", f"temperature {t}", (*dream, f"controller.temperature={t}")
                 )
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
             ),
-            Row("dream", "means", "temperature 1.0, of means", means),
+            Row("dream", "means", "temperature 1.0, means of latents", means),
             *(Row("slips", *row, one, AGENT) for row in _slips()),
             *(
                 Row("slips_dream", *row, base="study/slips/epsilon-0.03-1")
                 for row in _temperatures()
             ),
-            Row("memory", "run", "as the run's", (), one, AGENT),
+            Row("memory", "run", "as in the base run", (), one, AGENT),
             *(Row("memory", *row, one, "study/memory/run-1") for row in _memories()),
             *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
         ),
@@ -146,8 +151,8 @@ def _slips() -> tuple[Variant, ...]:
             (*drives, f"rollouts.epsilon={chance}", *DREAMT, "controller.temperature=1.0"),
         )
         for chance, what in (
-            *((0.03, "a slip in 33 steps"), (0.0, "no slips")),
-            *((0.1, "a slip in 10"), (0.01, "a slip in 100")),
+            *((0.03, "ε = 0.03"), (0.0, "ε = 0")),
+            *((0.1, "ε = 0.1"), (0.01, "ε = 0.01")),
         )
     )
 
@@ -163,30 +168,30 @@ def _temperatures() -> tuple[Variant, ...]:
 def _memories() -> tuple[Variant, ...]:
     """Kinds of M, and of what C sees of it."""
     return (
-        ("shared", "one mixture for all", ("rnn.shared_mixture=true",)),
-        ("means", "learns means of latents", ("rnn.latent=mean",)),
+        ("shared", "one mixture for all dimensions", ("rnn.shared_mixture=true",)),
+        ("means", "trained on means of latents", ("rnn.latent=mean",)),
         ("short", "windows of 25 steps", ("rnn.sequence_length=25", "rnn.batch_size=64")),
-        ("sampled", "C sees draws", ("controller.latent=sampled",)),
-        ("gaussian", "one Gaussian", ("rnn.mixtures=1",)),
+        ("sampled", "controller input: sampled latents", ("controller.latent=sampled",)),
+        ("gaussian", "single Gaussian", ("rnn.mixtures=1",)),
         ("long", "windows of 400 steps", ("rnn.sequence_length=400", "rnn.batch_size=4")),
-        ("after", "C sees the next state", ("controller.hidden=after",)),
+        ("after", "controller input: next LSTM state", ("controller.hidden=after",)),
     )
 
 
 def _searches() -> tuple[Variant, ...]:
     """Ways to find C."""
     return (
-        ("patient", "stuck lanes play on", ("controller.patience=null",)),
-        ("sixteen", "16 episodes", ("controller.first_episodes=null",)),
+        ("patient", "no early end of stuck episodes", ("controller.patience=null",)),
+        ("sixteen", "16 episodes per candidate", ("controller.first_episodes=null",)),
         ("many", "128 candidates", ("controller.population=128",)),
         ("few", "32 candidates", ("controller.population=32",)),
-        ("own", "CMA-ES's own step sizes", ("controller.final_sigma=null",)),
-        ("narrow", "a third of the first step", ("controller.sigma=0.03",)),
-        ("wide", "three times the first step", ("controller.sigma=0.3",)),
-        ("full", "a full covariance", ("controller.diagonal=false",)),
-        ("raw", "along features as they are", ("controller.components=null",)),
-        ("all", "along all components", ("controller.components=288",)),
-        ("sixteen-components", "along 16", ("controller.components=16",)),
+        ("own", "CMA-ES step-size adaptation", ("controller.final_sigma=null",)),
+        ("narrow", "initial step size 0.03", ("controller.sigma=0.03",)),
+        ("wide", "initial step size 0.3", ("controller.sigma=0.3",)),
+        ("full", "full covariance", ("controller.diagonal=false",)),
+        ("raw", "search in feature space", ("controller.components=null",)),
+        ("all", "288 principal components", ("controller.components=288",)),
+        ("sixteen-components", "16 principal components", ("controller.components=16",)),
     )
 
 
@@ -213,13 +218,15 @@ def takecover() -> Study:
                 Row("memories", name, what, (*mild, *overrides), one)
                 for name, what, overrides in _dreams()
             ),
-            Row("parts", "z", "C sees z", (*mild, "controller.features=z"), one),
-            Row("parts", "zh", "C sees z and h", (*mild, "controller.features=zh"), one),
-            Row("parts", "few", "along 48 components", (*mild, "controller.components=48"), one),
+            Row("parts", "z", "controller input: z", (*mild, "controller.features=z"), one),
+            Row("parts", "zh", "controller input: z, h", (*mild, "controller.features=zh"), one),
+            Row(
+                "parts", "few", "48 principal components", (*mild, "controller.components=48"), one
+            ),
             Row(
                 "parts",
                 "raw",
-                "along features as they are",
+                "search in feature space",
                 (*mild, "controller.components=null"),
                 one,
             ),
@@ -230,13 +237,13 @@ def takecover() -> Study:
 def _dreams() -> tuple[Variant, ...]:
     """Kinds of M to dream with."""
     return (
-        ("run", "as the run's", ()),
-        ("short", "a fifth of the epochs", ("rnn.epochs=2",)),
-        ("deaths", "deaths as other steps", ("rnn.termination_pos_weight=1",)),
+        ("run", "as in the base run", ()),
+        ("short", "one fifth of the epochs", ("rnn.epochs=2",)),
+        ("deaths", "termination loss unweighted", ("rnn.termination_pos_weight=1",)),
         ("means", "means of latents", ("rnn.latent=mean", "controller.latent=mean")),
-        ("shared", "one mixture for all", ("rnn.shared_mixture=true",)),
-        ("reward", "fitness foretold", ("rnn.reward_weight=0.1",)),
-        ("restart", "no restart input", ("rnn.is_first=false",)),
+        ("shared", "one mixture for all dimensions", ("rnn.shared_mixture=true",)),
+        ("reward", "reward predicted by the MDN-RNN", ("rnn.reward_weight=0.1",)),
+        ("restart", "no is_first input", ("rnn.is_first=false",)),
     )
 
 

@@ -26,6 +26,7 @@ class Published(NamedTuple):
         env: the words that name it to the program; empty for the default.
         judged: where it was played.
         sees: what it sees.
+        page: of its results.
     """
 
     folder: str
@@ -33,6 +34,7 @@ class Published(NamedTuple):
     env: str
     judged: str
     sees: str
+    page: str
 
 
 PUBLISHED = {
@@ -40,26 +42,28 @@ PUBLISHED = {
         "carracing",
         "CarRacing-v3",
         "",
-        "Gymnasium's own CarRacing-v3, 1,000 steps at most",
-        "the upper 84 of the 96 rows of a frame, reduced to 64x64, in the default colours. Other\n"
-        "  colours (`domain_randomize`) and other games are strange to it",
+        "Gymnasium's CarRacing-v3, 1,000 steps at most",
+        "the upper 84 of the 96 rows of a frame, reduced to 64x64, in the default colours. It was\n"
+        "  not trained with other colours (`domain_randomize`)",
+        "docs/results-carracing.md",
     ),
     "takecover": Published(
         "takecover",
         "Doom Take Cover",
         " env=takecover",
-        "ViZDoom's own VizdoomTakeCover-v1, 2,100 steps at most, a point each; C was trained\n"
-        "in M's dream alone",
-        "the upper 200 of the 240 rows of a frame, reduced to 64x64. Other scenarios are strange\n"
-        "  to it",
+        "ViZDoom's VizdoomTakeCover-v1, 2,100 steps at most, reward 1 per step. The controller\n"
+        "was trained in the learned model only",
+        "the upper 200 of the 240 rows of a frame, reduced to 64x64. It was not trained on other\n"
+        "  scenarios",
+        "docs/results-takecover.md",
     ),
 }
 """Runs whose agents are in ``pretrained/``."""
 
 
 FOLDED = """
-  V's decoder begins with the product of its first two layers, which have nothing between them: it
-  has fewer parameters than in training."""
+  The first two layers of the VAE's decoder, linear ones, are stored as their product: it has fewer
+  parameters than in training."""
 CARD = """# An agent for {game}
 
 A VAE ({vision}), an MDN-RNN ({memory}) and a linear controller ({controller}), trained by
@@ -67,19 +71,18 @@ A VAE ({vision}), an MDN-RNN ({memory}) and a linear controller ({controller}), 
     python -m worldmodels stage=all preset=laptop{env}
 
 {scores}
-Played in {judged}. The same figure, or another with other seeds:
+Evaluated in {judged}. To evaluate it again, on these or other seeds:
 
     python -m worldmodels stage=evaluate run=check{env} model=pretrained/{folder} \\
         evaluate.first_seed=0
 
 - {size} MB of safetensors, no pickle; what was used in bfloat16 in training is in bfloat16.{folded}
-- It sees {sees}.
-- The controller was selected on other seeds than it was trained on, and is judged on others again
-  (`worldmodels/seeds.py`).
-- Made in {hours} hours, judging included; its search took {generations} generations, {steps} M
-  steps.
-- Made by {maker}
-MIT licence. How it learned: [docs/results.md](../../docs/results.md).
+- Observations: {sees}.
+- Training, selection and evaluation of the controller use disjoint seeds (`worldmodels/seeds.py`).
+- {hours} hours for all stages, evaluation included; the search for the controller took
+  {generations} generations, {steps} M steps.
+- Machine and versions: {maker}
+MIT licence. Curves and comparisons: [{page}](../../{page}).
 """
 
 

@@ -37,7 +37,10 @@ RESULTS = DOCS / "results"
 PAGES = (
     DOCS.parent / "README.md",
     DOCS / "simulator.md",
-    DOCS / "results.md",
+    DOCS / "index.md",
+    DOCS / "results-carracing.md",
+    DOCS / "results-studies.md",
+    DOCS / "results-takecover.md",
     DOCS / "robustness.md",
 )
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
@@ -112,22 +115,23 @@ def regions() -> dict[str, str]:
     recipes = {what: _result(source) for what, source in DOOM_RECIPES.items()}
     written["doom_recipes"] = tables.recipes(recipes)
     studies = [read_json(path) for path in sorted(RESULTS.glob("study-*.json"))]
+    written["headline"] = tables.headline(*map(_result, ("laptop", "takecover", "quick")))
     return written | tables.studies([run for study in studies for run in study["runs"]])
 
 
 def draw_curves(laptop: dict[str, Any], study: dict[str, Any], doom: dict[str, Any]) -> None:
     """The searches beside the paper's curve, and the first of each ablation."""
     lines = {"this run": [Point(*point) for point in laptop["curve"]], "paper": list(PAPER_CURVE)}
-    _curves("learning-steps", lines, "steps played in training", lambda point: point.steps)
+    _curves("learning-steps", lines, "environment steps in training", lambda point: point.steps)
     _curves("learning-hours", lines, "hours", lambda point: point.seconds / 3600)
     ablation = {
         run["what"]: [Point(*point) for point in run["curve"]]
         for run in study["runs"]
         if run["table"] == "ablation" and run["seed"] == 1
     }
-    _curves("ablation", ablation, "steps played in training", lambda point: point.steps)
-    dreamt = {"in the dream": [Point(*point) for point in doom["curve"]]}
-    _curves("doom-steps", dreamt, "steps dreamt", lambda point: point.steps)
+    _curves("ablation", ablation, "environment steps in training", lambda point: point.steps)
+    dreamt = {"in the learned model": [Point(*point) for point in doom["curve"]]}
+    _curves("doom-steps", dreamt, "steps in the learned model", lambda point: point.steps)
 
 
 def _curves(
@@ -171,13 +175,13 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
 """Who writes a region, from which result."""
 
 DOOM_RECIPES = {
-    "1,800 episodes of random actions, held for 1 to 10 steps": "takecover-first",
-    "the same; another V": "takecover-again",
-    "those, and 400 that the agent in the row above drives": "takecover-scouted",
-    "1,800 episodes of random actions that persist": "takecover-scout",
-    "those, and 400 that the agent in the row above drives: the run": "takecover",
+    "A: 1,800 episodes of random actions, held for 1 to 10 steps each": "takecover-first",
+    "B: the same episodes; VAE trained again": "takecover-again",
+    "C: those, and 400 episodes of the agent of row B": "takecover-scouted",
+    "D: 1,800 episodes of persistent random actions (bootstrap run)": "takecover-scout",
+    "E: those, and 400 episodes of the agent of row D (shipped agent)": "takecover",
 }
-"""What agents of Take Cover were made from, in order, and the result of each."""
+"""Training data of the agents of Take Cover, in their order, and the result of each."""
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from worldmodels.reporting.curve import PAPER_CURVE
 
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
@@ -65,8 +66,9 @@ def _study(runs: list[dict[str, Any]]) -> str:
         row.append(" ".join(f"`{word}`" for word in same[0]["overrides"]) or "–")
         rows.append(row)
     header = ["", "score", "95 % interval", "seed by seed"]
-    header += ["in its dream"] * dreamt + ["paper: game", "paper: dream"] * published
-    header += ["M's nats a dimension"] * likely + ["overrides"]
+    header += ["in its dream"] * dreamt
+    header += ["paper: real environment", "paper: dream"] * published
+    header += ["MDN-RNN, nats per dimension"] * likely + ["overrides"]
     return _table(header, rows)
 
 
@@ -89,6 +91,37 @@ def scores(run: dict[str, Any]) -> str:
     return _table(SCORE_HEADER, score_rows(judged, PAPER_SCORES.get(env, [])))
 
 
+def headline(laptop: dict[str, Any], takecover: dict[str, Any], quick: dict[str, Any]) -> str:
+    """The agents that ship and the agent of the preset ``quick``, beside the paper's.
+
+    The steps are those of controller training, bootstrap run included; the hours are of all stages.
+    """
+    log = PAPER_CURVE[-1]
+    hours = f"{log.seconds / 3600:,.0f}, controller only"
+    theirs = {"CarRacing-v3": (f"{log.steps / 1e6:,.0f} M", hours, "64 processes")}
+    rows = []
+    for name, run in (
+        ("CarRacing, `preset=laptop`", laptop),
+        ("CarRacing, `preset=quick`", quick),
+        ("Doom Take Cover, `preset=laptop`", takecover),
+    ):
+        agent = Score.from_record("agent", run["scores"]["agent"])
+        searches = [run["stages"].get(f"{part}controller") for part in ("scout/", "")]
+        steps = sum(search["summary"]["steps"] for search in searches if search)
+        machine = run["stages"]["controller"]["machine"].split(", ")
+        score, played = f"**{agent.mean:.0f}** ± {agent.std:.0f}", str(len(agent.returns))
+        spent = f"{sum(stage['wall_s'] for stage in run['stages'].values()) / 3600:.1f}"
+        rows.append((name, score, played, f"{steps / 1e6:.1f} M", spent, f"CPU, {machine[-1]}"))
+        env = run["stages"]["evaluate"]["config"]["env.id"]
+        if run is not quick:
+            paper = PAPER_ROWS[env][0]
+            score = f"{paper.mean:.0f} ± {paper.std:.0f}"
+            rest = theirs.get(env, ("–", "–", "–"))
+            what = paper.name.removeprefix("paper: ")
+            rows.append((f"paper: {what}", score, paper.note.split(" trials")[0], *rest))
+    return _table(("", "score", "episodes", "training steps", "hours", "hardware"), rows)
+
+
 def rounds(record: dict[str, Any]) -> str:
     """The agents of the rounds of ``stage=iterate``."""
     judged = [Score.from_record(name, one) for name, one in record["scores"].items()]
@@ -96,7 +129,7 @@ def rounds(record: dict[str, Any]) -> str:
 
 
 def recipes(runs: dict[str, dict[str, Any]]) -> str:
-    """What the agents of several recipes are worth, in the game and in the dreams they are of."""
+    """Agents of several recipes: scores in the real environment and in their learned models."""
     rows = []
     for what, run in runs.items():
         in_game = Score.from_record(what, run["scores"]["agent"])
@@ -105,19 +138,19 @@ def recipes(runs: dict[str, dict[str, Any]]) -> str:
         row.append(f"{in_game.interval[0]:.1f} to {in_game.interval[1]:.1f}")
         row.append(f"{in_dream.mean:.0f} ± {in_dream.std:.0f}")
         rows.append([*row, str(run["stages"]["evaluate"]["commit"])[:7]])
-    header = ("V and M learned from", "score", "95 % interval", "in its dream", "commit")
+    header = ("data of the VAE and MDN-RNN", "score", "95 % interval", "in its dream", "commit")
     return _table(header, rows)
 
 
 def likelihood(run: dict[str, Any]) -> str:
-    """A run's M beside its baselines."""
+    """A run's MDN-RNN beside its baselines."""
     nll = run["stages"]["rnn"]["summary"]["validation_nll"]
     rows = [
         ("MDN-RNN", f"{nll['mdn_rnn']:.4f}"),
-        ("the same with one Gaussian", f"{nll['single_gaussian']:.4f}"),
-        ("a Gaussian around the last latent", f"{nll['copy_last']:.4f}"),
+        ("single Gaussian", f"{nll['single_gaussian']:.4f}"),
+        ("Gaussian around the last latent", f"{nll['copy_last']:.4f}"),
     ]
-    return _table(("model", "validation nats a dimension"), rows)
+    return _table(("model", "validation loss, nats per dimension"), rows)
 
 
 def stages(run: dict[str, Any]) -> str:
@@ -212,14 +245,14 @@ def parity(record: dict[str, Any]) -> str:
 
 
 def wheel(record: dict[str, Any]) -> str:
-    """``benchmarks/wheel.py``: what a wheel held hard over is worth, in dreams and in the game."""
+    """``benchmarks/wheel.py``: reward with fixed full steering, real and predicted."""
     ways = list(record["rows"][0]["rewards"])
     rows = [
-        [row["what"] if row["what"] == "the game" else f"M of `{row['what']}`"]
+        ["real environment" if row["what"] == "the game" else f"MDN-RNN of `{row['what']}`"]
         + [f"{row['rewards'][way]:.2f}" for way in ways]
         for row in record["rows"]
     ]
-    return _table(["reward a step", *ways], rows)
+    return _table(["reward per step", *ways], rows)
 
 
 def engines(record: dict[str, Any]) -> str:
@@ -230,9 +263,9 @@ def engines(record: dict[str, Any]) -> str:
         survived = f"{played['mean_length']:.1f} ± {played['std_length']:.1f}"
         rows.append((what, survived, f"{played['mean_return']:.1f}", f"{played['steps/s']:,.0f}"))
     return _table(("", "steps survived", "return", "steps/s"), rows) + (
-        f"\n{record['episodes']} episodes each, {record['same_length']} of them as long in both;"
-        f" that their lengths are of one distribution has a p of {record['ks_pvalue']:.2f}"
-        " (Kolmogorov and Smirnov).\n"
+        f"\n{record['episodes']} episodes each; {record['same_length']} of equal length in both."
+        " Kolmogorov-Smirnov test that the lengths have the same distribution:"
+        f" p = {record['ks_pvalue']:.2f}.\n"
     )
 
 

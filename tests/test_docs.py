@@ -1,25 +1,31 @@
 """The documentation: its commands, its code, its figures."""
 
 import importlib
+import importlib.util
 import re
 import shlex
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from command import composed
+from omegaconf import OmegaConf
 
+from worldmodels import __version__, limits
 from worldmodels import config as schema
-from worldmodels import limits
+from worldmodels.errors import install
 from worldmodels.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def documented_commands() -> list[str]:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    text = "\n".join(page.read_text().replace("\\\n", " ") for page in pages)
+    text = "\n".join(page.read_text().replace("\\\n", " ") for page in PAGES)
     commands = re.findall(r"^ *python -m worldmodels (.*)$", text, re.MULTILINE)
     # A folder of the reader's own: tests/test_new_environment.py makes it.
     return [command for command in commands if "--config-dir" not in command]
@@ -113,7 +119,83 @@ def test_a_studys_new_runs_join_those_kept_before(
     assert record["commit"] == "2"
 
 
-def test_linked_files_are_there() -> None:
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+# Links, public files and the site
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def links() -> list[tuple[Path, str]]:
+    found = []
+    for page in [*PAGES, *sorted((ROOT / "pretrained").rglob("*.md"))]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        found += [(page, link) for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("page", "link"), [pytest.param(*one, id=f"{one[0].name}:{one[1]}") for one in links()]
+)
+def test_a_link_leads_to_a_file_and_a_heading_that_exist(page: Path, link: str) -> None:
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    assert target.is_file(), f"{page.name} links to {path}, which does not exist"
+    if anchor:
+        assert anchor in anchors(target), f"{page.name}: {target.name} has no heading {anchor}"
+
+
+def test_the_citation_states_this_version_and_the_paper() -> None:
+    citation: Any = OmegaConf.to_container(OmegaConf.load(ROOT / "CITATION.cff"))
+    assert citation["version"] == __version__
+    assert (
+        citation["license"]
+        == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
+    )
+    names = {a["family-names"] for one in citation["references"] for a in one["authors"]}
+    assert names == {"Ha", "Schmidhuber"}
+
+
+@pytest.mark.parametrize("form", ["bug", "feature"])
+def test_an_issue_form_asks_for_what_helps(form: str) -> None:
+    path = ROOT / ".github" / "ISSUE_TEMPLATE" / f"{form}.yml"
+    content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    fields = {part["id"]: part for part in content["body"] if "id" in part}
+    assert {"command", "expected", "observed", "doctor"} <= fields.keys()
+    assert "stage=doctor" in fields["doctor"]["attributes"]["description"]
+    assert "--version" in path.read_text()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; a warning of mkdocs is an error."""
+    if not all(map(importlib.util.find_spec, ("mkdocs", "material", "mkdocstrings"))):
+        pytest.skip(f"mkdocs is not installed: {install('docs')}")
+    folder = tmp_path_factory.mktemp("site")
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.system
+def test_the_site_builds_strictly_with_every_page(site: Path) -> None:
+    docs = ROOT / "docs"
+    pages = {path.relative_to(docs).with_suffix(".html") for path in docs.rglob("*.md")}
+    pages |= {Path(f"{name}.html") for name in ("changelog", "contributing", "security")}
+    assert {page for page in pages if not (site / page).is_file()} == set()
+    assert not list(site.rglob("*.py"))
+    assert "rollout" in (site / "api" / "worlds.html").read_text()
+
+
+@pytest.mark.system
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
+    loaded = r"<(?:script|img|iframe|source|video)\b[^>]*\bsrc=\"?https?:|<link\b[^>]*https?:"
+    for page in site.rglob("*.html"):
+        for tag in re.findall(rf"(?:{loaded})[^>]*>", page.read_text()):
+            assert 'rel="canonical"' in tag, f"{page.name} loads {tag}"
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(\"?https?:|@import", sheet.read_text()), sheet.name

@@ -53,8 +53,8 @@ class NoisyAgent:
     And its hand may slip, for random actions that last (Dabney et al. 2021). An M that has only
     seen a driver correct himself takes the steering for what bends the road (de Haan et al. 2019),
     and who learns in its dreams finds that out. Measured, after three rounds in dreams, one seed
-    each: 350 points in the game with slips of 0.03, -85 without (docs/results.md, which says what
-    else differed).
+    each: 350 points in the game with slips of 0.03, -85 without (docs/results-studies.md, which
+    says what else differed).
 
     Args:
         folder: of the agent.
