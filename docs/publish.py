@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import imageio_ffmpeg
 import tables
-import torch
 
 from worldmodels.agent import load_agent, save_config
+from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.models.encoder import Encoder
 
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 PICTURES = {"episodes": "rollouts/contact_sheet.png", "vision": "vae/reconstructions.png"}
@@ -128,5 +129,5 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
     subprocess.run([str(word) for word in command], check=True)
 
 
-def _millions(module: torch.nn.Module) -> str:
-    return f"{sum(parameter.numel() for parameter in module.parameters()) / 1e6:.2f}"
+def _millions(module: Encoder | DynamicsModel) -> str:
+    return f"{sum(tensor.numel() for tensor in module.state_dict().values()) / 1e6:.2f}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from worldmodels.reporting.curve import PAPER_CURVE
+from learning_curve import Point
 
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
@@ -91,12 +91,14 @@ def scores(run: dict[str, Any]) -> str:
     return _table(SCORE_HEADER, score_rows(judged, PAPER_SCORES.get(env, [])))
 
 
-def headline(laptop: dict[str, Any], takecover: dict[str, Any], quick: dict[str, Any]) -> str:
+def headline(
+    laptop: dict[str, Any], takecover: dict[str, Any], quick: dict[str, Any], log: Point
+) -> str:
     """The agents that ship and the agent of the preset ``quick``, beside the paper's.
 
     The steps are those of controller training, bootstrap run included; the hours are of all stages.
+    `log` is the end of the paper's own learning curve.
     """
-    log = PAPER_CURVE[-1]
     hours = f"{log.seconds / 3600:,.0f}, controller only"
     theirs = {"CarRacing-v3": (f"{log.steps / 1e6:,.0f} M", hours, "64 processes")}
     rows = []
@@ -114,7 +116,7 @@ def headline(laptop: dict[str, Any], takecover: dict[str, Any], quick: dict[str,
         rows.append((name, score, played, f"{steps / 1e6:.1f} M", spent, f"CPU, {machine[-1]}"))
         env = run["stages"]["evaluate"]["config"]["env.id"]
         if run is not quick:
-            paper = PAPER_ROWS[env][0]
+            paper = PAPER_SCORES[env][0]
             score = f"{paper.mean:.0f} ± {paper.std:.0f}"
             rest = theirs.get(env, ("–", "–", "–"))
             what = paper.name.removeprefix("paper: ")

@@ -17,13 +17,13 @@ def check_mask(mask: Any, num_envs: int, name: str) -> NDArray[np.bool_]:
     Raises:
         WorldModelsError: another shape or type, or no True. It begins with `name`.
     """
-    mask = np.asarray(mask)
-    if mask.shape != (num_envs,) or mask.dtype != np.bool_ or not mask.any():
+    given: NDArray[np.bool_] = np.asarray(mask)
+    if given.shape != (num_envs,) or given.dtype != np.bool_ or not given.any():
         raise WorldModelsError(
-            f"{name}: is {mask.dtype} of shape {mask.shape}, {np.count_nonzero(mask)} True;"
+            f"{name}: is {given.dtype} of shape {given.shape}, {np.count_nonzero(given)} True;"
             f" give one bool for each of the {num_envs} environments, at least one True"
         )
-    return mask
+    return given
 
 
 def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
@@ -34,8 +34,7 @@ def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[
     """
     if seed is None:
         return [None] * num_envs
-    first = isinstance(seed, int | np.integer)
-    given = range(int(seed), int(seed) + num_envs) if first else seed  # type: ignore[arg-type,call-overload]
+    given = range(int(seed), int(seed) + num_envs) if isinstance(seed, int | np.integer) else seed
     seeds = [None if one is None else int(one) for one in given]
     if len(seeds) != num_envs:
         raise WorldModelsError(
