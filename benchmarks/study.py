@@ -24,12 +24,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from learning_curve import learning_curve
-
 from worldmodels.files import read_json, write_json
 from worldmodels.provenance import provenance
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.tracking import say
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "docs"))
+from learning_curve import learning_curve  # in docs/
 
 SEEDS = (1, 2, 3)
 DREAMT = ("controller.world=dream", "controller.latent=sampled", "controller.budget=10_000_000")

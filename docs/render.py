@@ -18,21 +18,18 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import tables
+from learning_curve import PAPER_CURVE, Point, learning_curve
+from publish import publish
 
 from worldmodels.files import read_json, write_json
 from worldmodels.reporting.charts import Chart, draw
 
 DOCS = Path(__file__).resolve().parent
-sys.path.append(str(DOCS.parent / "benchmarks"))
-# What follows needs that folder.
-import tables  # noqa: E402
-from learning_curve import Point, learning_curve  # noqa: E402
-from publish import publish  # noqa: E402
-
 RESULTS = DOCS / "results"
 PAGES = (
     DOCS.parent / "README.md",
@@ -45,21 +42,6 @@ PAGES = (
 )
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 SCOUT = tuple(f"scout/{stage}" for stage in STAGES[:-1])
-
-PAPER_CURVE = tuple(
-    Point(generation * 64 * 16 * 1000, generation / 1800 * 46.6 * 86400, score)
-    for generation, score in (
-        (25, 822.9),
-        (50, 867.5),
-        (200, 880.4),
-        (500, 890.6),
-        (900, 895.0),
-        (1800, 900.5),
-    )
-)
-"""The log of the paper's run in CarRacing-v0 (hardmaru/WorldModelsExperiments): 64 candidates, 16
-episodes of 1,000 steps each, 1,800 generations in 46.6 days on 64 processes; score of the mean of
-the search distribution over 1,024 episodes."""
 
 
 def take_run(folder: Path) -> None:

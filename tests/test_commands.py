@@ -76,7 +76,7 @@ def test_a_smoke_run_leaves_every_artifact(smoke: Path) -> None:
 def test_a_learning_curve_has_a_point_for_each_selection(
     smoke: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "docs")
     folder = smoke / "smoke/controller"
     (point,) = importlib.import_module("learning_curve").learning_curve(folder)
     records = [json.loads(line) for line in (folder / "generations.jsonl").open()]

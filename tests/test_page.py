@@ -17,8 +17,10 @@ from command import ALONE, error_line, run
 from worldmodels import tracking
 from worldmodels.errors import ArtifactError
 from worldmodels.files import read_json, write_json
+from worldmodels.reporting.open_loop import OpenLoopResult, OpenLoopRollout, Trajectories
 from worldmodels.reporting.page import STAGES, render
 from worldmodels.reporting.pictures import EpisodeComparison
+from worldmodels.reporting.scores import AGENT_IN_DREAM
 
 
 class _Reader(HTMLParser):
@@ -68,6 +70,55 @@ def test_a_report_without_stages_names_the_missing_ones() -> None:
     assert "a <b> & c" in text
     for stage in ("rollouts", "vae", "rnn", "controller", "evaluate"):
         assert f"The stage '{stage}' of this run is not finished." in text
+
+
+def rows(page: str, heading: str) -> list[str]:
+    """The table rows of the section under `heading`, as texts."""
+    section = page[page.index(f"<h2>{heading}</h2>") :]
+    section = section[: section.index("</section>")]
+    return [re.sub(r"<[^>]+>", " ", row) for row in re.findall(r"<tr>(.*?)</tr>", section)]
+
+
+def test_scores_in_the_dream_stand_beside_those_in_the_environment(
+    smoke: Path, tmp_path: Path
+) -> None:
+    for stage in ("controller", "evaluate"):
+        (tmp_path / stage).mkdir()
+        shutil.copy(smoke / "smoke" / stage / "manifest.json", tmp_path / stage)
+    path = tmp_path / "evaluate/scores.json"
+    scores = read_json(smoke / "smoke/evaluate/scores.json")
+    write_json(path, scores)
+    with pytest.raises(ArtifactError, match=f"{AGENT_IN_DREAM}' is missing; run") as raised:
+        render("a", {}, None, dream_trained={"<b>": tmp_path})
+    assert str(raised.value).startswith(f"{path}: ")
+    write_json(path, scores | {AGENT_IN_DREAM: scores["agent"] | {"mean": 1234.0, "std": 5.0}})
+    page = render("a", {}, None, dream_trained={"<b>": tmp_path})
+    _, run_row, random_row = rows(page, "Controllers trained in the dream")
+    assert "&lt;b&gt;" in run_row
+    assert "1234 ± 5" in run_row
+    assert f"{scores['agent']['mean']:.0f} ± {scores['agent']['std']:.0f}" in run_row
+    assert "random policy" in random_row
+
+
+def test_predicted_terminations_are_counted_beside_recorded_ones() -> None:
+    def trajectories(*ends: int | None) -> Trajectories:
+        """Episodes of 40 steps with reward 1 per step, terminated at the step `end`."""
+        terminated = np.zeros((len(ends), 40))
+        for episode, end in enumerate(ends):
+            terminated[episode, 40 if end is None else end - 1 :] = 1
+        return Trajectories(1 - terminated, terminated)
+
+    error = np.tile(np.linspace(0, 2, 40), (3, 1))
+    predicted = OpenLoopRollout(0.5, trajectories(20, 40, None), error)
+    image = np.zeros((4, 4, 4), np.uint8)
+    lengths = np.array([40, 40, 40])
+    result = OpenLoopResult(
+        lengths, trajectories(None, 40, 40), 2.0, (predicted,), image, (0, 39), 7
+    )
+    header, row = rows(render("a", {}, None, result), "Open-loop predictions")
+    assert "terminated in the environment" in header
+    # Two terminated, one of these also in the prediction, one prediction ended early.
+    assert row.split() == ["0.5", "2", "of", "3", "1", "1", "21", f"{98 / 118:.2f}"]
 
 
 INJECTED = (

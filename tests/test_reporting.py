@@ -127,7 +127,7 @@ def test_a_score_table_ends_with_the_papers_scores() -> None:
         console.print(score_table([score], PAPER_SCORES["CarRacing-v3"]))
     lines = [line.split("│") for line in capture.get().splitlines() if line.startswith("│")]
     assert [cell.strip() for cell in lines[0][1:3]] == ["agent", "910.0 ± 10.0"]
-    assert [cell.strip() for cell in lines[1][1:3]] == ["paper: World Models, full", "906 ± 21"]
+    assert [cell.strip() for cell in lines[1][1:3]] == ["paper: full world model", "906 ± 21"]
 
 
 # --- progress

@@ -1,1 +1,1 @@
-"""Results made visible: scores, pictures, films and the report page."""
+"""Scores with their statistics, pictures, videos, charts and the report page."""

@@ -94,7 +94,8 @@ def draw(chart: Chart, rows: Sequence[MetricRow]) -> Markup | None:
             axes.set_xscale("log")
         else:  # steps and generations
             steps = [1, 2, 2.5, 5, 10]
-            axes.xaxis.set_major_locator(MaxNLocator("auto", steps=steps, integer=True))
+            locator = MaxNLocator("auto", steps=steps, integer=True, min_n_ticks=1)
+            axes.xaxis.set_major_locator(locator)
         axes.grid(alpha=0.2, color=_INK)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize="small")

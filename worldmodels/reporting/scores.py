@@ -83,13 +83,13 @@ _V0 = "100 trials, CarRacing-v0"
 _DOOM = "100 trials"
 PAPER_SCORES: dict[str, list[PaperScore]] = {
     "CarRacing-v3": [
-        PaperScore("paper: World Models, full", 906.0, 21.0, _V0),
-        PaperScore("paper: V and a hidden layer", 788.0, 141.0, _V0),
-        PaperScore("paper: V alone", 632.0, 251.0, _V0),
+        PaperScore("paper: full world model", 906.0, 21.0, _V0),
+        PaperScore("paper: VAE, controller with a hidden layer", 788.0, 141.0, _V0),
+        PaperScore("paper: VAE without MDN-RNN", 632.0, 251.0, _V0),
     ],
     "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1": [
-        PaperScore("paper: World Models, temperature 1.15", 1092.0, 556.0, _DOOM),
-        PaperScore("its authors' log, temperature 1.25", 973.0, 540.0, _DOOM),
+        PaperScore("paper: temperature 1.15", 1092.0, 556.0, _DOOM),
+        PaperScore("paper's repository: temperature 1.25", 973.0, 540.0, _DOOM),
         PaperScore("paper: random policy", 210.0, 108.0, _DOOM),
     ],
 }
@@ -152,7 +152,7 @@ def exploitation_warning(scores: Sequence[Score]) -> str | None:
     """A warning where the controller exploits errors of the dynamics model.
 
     That is: in the dream the agent is better than random actions, in the environment it is not,
-    both judged by the 95 % intervals.
+    both by the lower end of the 95 % interval.
 
     Args:
         scores: of ``agent``, ``random policy`` and `AGENT_IN_DREAM`, in any order.
