@@ -24,7 +24,6 @@ class VectorEnvAdapter(VecEnv):
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
         self.env = env
-        self._actions: Any = None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
     def reset(self) -> Any:

@@ -240,7 +240,7 @@ def test_observations_are_tensors_without_a_copy() -> None:
         shared.step(actions)
         shared.set_state(state)
         np.testing.assert_array_equal(tensor.numpy(), state["frames"])
-        np.testing.assert_array_equal(kept, before, "a copy is the caller's")
+        np.testing.assert_array_equal(kept, before, "a copy is overwritten")
 
 
 def test_the_last_observation_of_an_episode_is_a_copy() -> None:

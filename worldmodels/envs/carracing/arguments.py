@@ -17,13 +17,13 @@ def check_mask(mask: Any, num_envs: int, name: str) -> NDArray[np.bool_]:
     Raises:
         WorldModelsError: another shape or type, or no True. It begins with `name`.
     """
-    given: NDArray[np.bool_] = np.asarray(mask)
-    if given.shape != (num_envs,) or given.dtype != np.bool_ or not given.any():
+    checked: NDArray[np.bool_] = np.asarray(mask)
+    if checked.shape != (num_envs,) or checked.dtype != np.bool_ or not checked.any():
         raise WorldModelsError(
-            f"{name}: is {given.dtype} of shape {given.shape}, {np.count_nonzero(given)} True;"
-            f" give one bool for each of the {num_envs} environments, at least one True"
+            f"{name}: is {checked.dtype} of shape {checked.shape} with {np.count_nonzero(checked)}"
+            f" True; give one bool for each of the {num_envs} environments, at least one True"
         )
-    return given
+    return checked
 
 
 def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
@@ -34,8 +34,9 @@ def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[
     """
     if seed is None:
         return [None] * num_envs
-    given = range(int(seed), int(seed) + num_envs) if isinstance(seed, int | np.integer) else seed
-    seeds = [None if one is None else int(one) for one in given]
+    if isinstance(seed, int | np.integer):
+        seed = range(int(seed), int(seed) + num_envs)
+    seeds = [None if one is None else int(one) for one in seed]
     if len(seeds) != num_envs:
         raise WorldModelsError(
             f"seed: has {len(seeds)} seeds for {num_envs} environments; give one for each"
