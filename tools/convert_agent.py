@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels import untrusted, weights
-from worldmodels.agent import RECORD, AgentConfig, load_agent, save_config
+from worldmodels.agent import RECORD, AgentConfig, fingerprint, load_agent, save_config
 from worldmodels.errors import WorldModelsError
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.features import FeatureSpec
@@ -55,7 +55,7 @@ def convert(old: Path, new: Path) -> None:
     spec = ControllerSpec(
         tuple(record["squash"]), record.get("hidden_units", 0), record.get("bias", True)
     )
-    save_config(new, AgentConfig(features, spec, record["env_id"]))
+    save_config(new, AgentConfig(features, spec, record["env_id"]), fingerprint(old))
     load_agent(new)
 
 

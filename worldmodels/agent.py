@@ -47,7 +47,7 @@ from worldmodels.untrusted import printable
 
 RECORD = "agent.json"
 PARTS = tuple(f"{name}.safetensors" for name in ("controller", "directions", "rnn", "vae"))
-_FIELDS = {"format", "env_id", "features", "controller", "files"}
+_FIELDS = {"format", "env_id", "features", "controller", "converted_from", "files"}
 _HIDDEN_UNITS = LIMITS["controller.hidden_units"]
 PART_BYTES = 4096 * untrusted.MEGABYTE
 """Of a part, at most: more than the largest that the limits allow."""
@@ -89,9 +89,18 @@ def save_agent(folder: Path, agent: Agent, first: FirstLatents) -> None:
     save_config(folder, agent.config)
 
 
-def save_config(folder: Path, config: AgentConfig) -> None:
-    """Write ``agent.json``, with the SHA-256 of each of the files beside it."""
-    write_json(folder / RECORD, {"format": FORMAT, **asdict(config), "files": _digests(folder)})
+def save_config(folder: Path, config: AgentConfig, converted_from: str | None = None) -> None:
+    """Write ``agent.json``, with the SHA-256 of each of the files beside it.
+
+    Args:
+        folder: of the agent.
+        config: what joins its parts.
+        converted_from: the fingerprint of the agent of an older format with the same tensors.
+    """
+    record = {"format": FORMAT, **asdict(config)}
+    if converted_from is not None:
+        record["converted_from"] = converted_from
+    write_json(folder / RECORD, {**record, "files": _digests(folder)})
 
 
 def fingerprint(folder: Path) -> str:

@@ -29,7 +29,15 @@ from worldmodels.storage import existing, unwritable
 
 DEPENDENCIES = (
     *("torch", "gymnasium", "Box2D", "cma", "pyvirtualdisplay", "h5py", "hydra-core", "wandb"),
-    *("hdf5plugin", "imageio-ffmpeg", "lightning-fabric", "loky", "markupsafe", "matplotlib"),
+    *(
+        "hdf5plugin",
+        "imageio-ffmpeg",
+        "jinja2",
+        "lightning-fabric",
+        "loky",
+        "markupsafe",
+        "matplotlib",
+    ),
     *("numba", "numpy", "psutil", "rich", "safetensors", "scipy", "threadpoolctl"),
 )
 OPTIONAL = {

@@ -7,10 +7,9 @@ there, by name, shape and type, before anything is allocated.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -138,15 +137,30 @@ def _outlined(path: Path, outline: Mapping[str, Any], find: Any) -> Any:
 
 
 def _check_sizes(path: Path, kind: type[Module], sizes: Any) -> None:
-    known = set(inspect.signature(kind).parameters)
-    if not isinstance(sizes, dict) or not sizes.keys() <= known:
+    types = get_type_hints(kind.__init__)
+    if not isinstance(sizes, dict) or not sizes.keys() <= types.keys():
         raise ArtifactError(f"{path} does not hold sizes of {kind.__name__}: copy it again")
     for name, value in sizes.items():
-        if isinstance(value, bool) or (isinstance(value, str) and len(value) <= _TEXT):
-            continue
-        limit = INTEGERS if isinstance(value, int) else NUMBERS
-        if not isinstance(value, int | float) or value not in limit:
-            raise ArtifactError(f"{path}: {name} is {shown(value)}: it has to be {limit}")
+        wanted = _wanted(types[name])
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if wanted == "true or false":
+            fits = isinstance(value, bool)
+        elif isinstance(wanted, Limit):
+            whole = types[name] is not int or isinstance(value, int)
+            fits = number and whole and value in wanted
+        else:
+            fits = isinstance(value, str) and len(value) <= _TEXT
+        if not fits:
+            raise ArtifactError(f"{path}: {name} is {shown(value)}: it has to be {wanted}")
+
+
+def _wanted(kind: Any) -> Limit | str:
+    """What a size may be, by the type that the class's constructor gives it."""
+    if kind is bool:
+        return "true or false"
+    if kind is int:
+        return INTEGERS
+    return NUMBERS if kind is float else "a short text"
 
 
 def _check_module(path: Path, name: str, expected: Mapping[str, Tensor], found: Any) -> None:

@@ -45,6 +45,7 @@ from worldmodels.models.controller import CHOICE, SQUASHINGS, ControllerSpec, sq
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.models.features import FeatureSpec
+from worldmodels.registry import build_dynamics, build_encoder
 from worldmodels.shipped import environment_of, require_agent
 from worldmodels.storage import unwritable
 from worldmodels.tracking import Tracker, open_sink, say
@@ -131,6 +132,7 @@ class Context:
         """Raise `ConfigError` for what no stage of this command could use, before any begins."""
         self._check_agent()
         for part in parts(self.config):
+            _check_models(part)
             if part.env.squash is not None:
                 _check_squash(part.env.squash)
             if part.stage not in extras.WITHOUT_ENV:
@@ -406,6 +408,15 @@ class Context:
         else:
             folder = agent_of(self.run)
         return folder, {"agent": agent_fingerprint(folder)}
+
+
+def _check_models(config: Config) -> None:
+    """Raise `ConfigError` for models that cannot be built; on the meta device, without memory."""
+    if config.stage not in (Stage.scout, Stage.vae, Stage.rnn, Stage.all, Stage.iterate):
+        return
+    with torch.device("meta"):
+        build_encoder(config.vae, config.env.size)
+        build_dynamics(config.rnn, config.vae.latent_size, action_size=1, other={})
 
 
 def _check_squash(names: list[str]) -> None:

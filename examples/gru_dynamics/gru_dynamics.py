@@ -1,0 +1,130 @@
+"""A GRU that predicts the next latent as one Gaussian: a dynamics model in a package of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from worldmodels.models.dynamics import Prediction, Sequences, State
+
+
+class Gaussian(NamedTuple):
+    """A diagonal Gaussian of a latent vector; both of shape (..., latent)."""
+
+    mean: Tensor
+    log_std: Tensor
+
+    def sample(self, uniform: Tensor, normal: Tensor, temperature: float) -> Tensor:
+        """A draw (..., latent) whose variance is multiplied by the temperature."""
+        return self.mean + self.log_std.exp() * math.sqrt(temperature) * normal
+
+    def mode(self) -> Tensor:
+        """The mean: (..., latent)."""
+        return self.mean
+
+    def nll(self, value: Tensor) -> Tensor:
+        """Negative log density of `value` in nats a dimension: (..., latent)."""
+        standard = (value - self.mean) * torch.exp(-self.log_std)
+        return 0.5 * standard.square() + self.log_std + 0.5 * math.log(2 * math.pi)
+
+
+@dataclass
+class GRUOptions:
+    """The options of a `GRUModel`: those with the names of rnn.* keys are set by these keys."""
+
+    hidden_size: int = 256
+    layers: int = 1
+
+
+class GRUModel(nn.Module):
+    """GRU with heads for the next latent, the reward and the termination.
+
+    Args:
+        latent_size: dimensions of z.
+        action_size: dimensions of an action.
+        sampled: it is trained on draws of z from the posterior, not on its means.
+        hidden_size: of each layer.
+        layers: of the GRU.
+    """
+
+    Options: ClassVar[type] = GRUOptions
+    FORMAT: ClassVar[int] = 1
+    predicts_reward = True
+
+    def __init__(
+        self,
+        latent_size: int,
+        action_size: int,
+        sampled: bool = True,
+        hidden_size: int = 256,
+        layers: int = 1,
+    ) -> None:
+        super().__init__()
+        self.latent_size, self.action_size, self.sampled = latent_size, action_size, sampled
+        self.hidden_size, self.layers = hidden_size, layers
+        self.gru = nn.GRU(latent_size + action_size, hidden_size, layers, batch_first=True)
+        self.head = nn.Linear(hidden_size, 2 * latent_size + 2)
+
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """The arguments that build an equal module."""
+        names = ("latent_size", "action_size", "sampled", "hidden_size", "layers")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def state_features(self) -> Mapping[str, int]:
+        """The hidden state of the last layer."""
+        return {"h": self.hidden_size}
+
+    def initial_state(self, num_envs: int, device: torch.device | None = None) -> State:
+        """Zeros: one tensor (rows, layers, hidden)."""
+        return (torch.zeros(num_envs, self.layers, self.hidden_size, device=device),)
+
+    def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
+        """The state after z_t (rows, latent) and a_t (rows, action)."""
+        inputs = torch.cat([latents, actions], dim=-1).unsqueeze(1)  # (rows, 1, latent + action)
+        dtype = self.head.weight.dtype
+        hidden = state[0].transpose(0, 1).contiguous().to(dtype)  # (layers, rows, hidden)
+        _, hidden = self.gru(inputs.to(dtype), hidden)
+        return (hidden.transpose(0, 1).float(),)
+
+    def predict(self, state: State) -> Prediction[Gaussian]:
+        """The prediction of the step after `state`, in float32."""
+        return self._predict(state[0][:, -1])
+
+    def features(self, state: State, names: Sequence[str]) -> Tensor:
+        """The hidden state of the last layer: (rows, hidden)."""
+        return state[0][:, -1]
+
+    def loss(self, batch: Sequences, state: State) -> tuple[Tensor, dict[str, Tensor], State]:
+        """Negative log-likelihood of the next latents, reward error and termination error."""
+        latents = batch.mean
+        if self.sampled:
+            latents = latents + torch.exp(0.5 * batch.logvar) * torch.randn_like(latents)
+        kept = state[0] * (~batch.starts).view(-1, 1, 1)  # an episode begins with zeros
+        inputs = torch.cat([latents[:, :-1], batch.actions], dim=-1)
+        outputs, hidden = self.gru(inputs, kept.transpose(0, 1).contiguous())
+        prediction = self._predict(outputs)
+        weight = batch.mask.float() / batch.mask.sum().clamp(min=1)
+        nll = (prediction.latent.nll(latents[:, 1:]).mean(dim=-1) * weight).sum()
+        reward_mse = ((prediction.reward - batch.rewards).square() * weight).sum()
+        entropy = F.binary_cross_entropy_with_logits(
+            prediction.termination, batch.terminated, reduction="none"
+        )
+        loss = nll + 0.1 * reward_mse + (entropy * weight).sum()
+        logs = {"nll": nll.detach(), "reward_mse": reward_mse.detach()}
+        return loss, logs, (hidden.transpose(0, 1).detach(),)
+
+    def _predict(self, hidden: Tensor) -> Prediction[Gaussian]:
+        """The prediction from hidden states (..., hidden)."""
+        output = self.head(hidden.to(self.head.weight.dtype)).float()
+        sizes = [self.latent_size, self.latent_size, 1, 1]
+        mean, log_std, reward, termination = output.split(sizes, dim=-1)
+        latent = Gaussian(mean, log_std.clamp(-7.0, 7.0))
+        return Prediction(latent, reward.squeeze(-1), termination.squeeze(-1))

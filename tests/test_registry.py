@@ -1,0 +1,23 @@
+"""Which encoder and dynamics model a configuration chooses."""
+
+from pathlib import Path
+
+import pytest
+from command import error_line, run
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("vae.encoder=resnet", "unknown encoder 'resnet'; choose one of conv_vae"),
+        ("rnn.model=conv_vae", "unknown dynamics model 'conv_vae'; choose one of mdn_rnn"),
+        ("+rnn.options.layers=2", "rnn.options.layers: no such option; MDNRNN has hidden_size"),
+        ("+vae.options.kl_tolerance=high", "vae.options.kl_tolerance"),
+    ],
+)
+def test_what_no_model_has_ends_a_chain_before_its_first_stage(
+    tmp_path: Path, word: str, said: str
+) -> None:
+    line = error_line(run(tmp_path, "stage=all", "preset=smoke", word))
+    assert said in line
+    assert not list(tmp_path.rglob("manifest.json"))
