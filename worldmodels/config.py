@@ -315,8 +315,17 @@ def parts(config: Config) -> Iterator[Config]:
         yield scouting(config)
 
 
+RENAMED = {
+    "rnn.restart": "rnn.is_first",
+    "rnn.death_weight": "rnn.termination_pos_weight",
+}
+"""Old key -> the key that took its place; also in CHANGELOG.md."""
+
+
 def unknown(key: str) -> str:
-    """What to say of a key that the schema does not have: perhaps another was meant."""
+    """What to say of a key that the schema does not have: its new name, or one that is alike."""
+    if key in RENAMED:
+        return f"{key}: renamed; use {RENAMED[key]}"
     keys = list(flat(**vars(Config())))
     meant = [known for known in keys if known.split(".")[-1] == key.split(".")[-1]]
     meant = meant or get_close_matches(key, keys, n=2)

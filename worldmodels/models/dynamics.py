@@ -63,7 +63,7 @@ class DynamicsModel(Module, Protocol):
     """What the pipeline asks of a dynamics model, a `torch.nn.Module`.
 
     It is built as ``Class(latent_size=..., action_size=..., sampled=..., **options)``; its options
-    are the fields of the dataclass `Options` (`worldmodels.models.registry`).
+    are the fields of the dataclass `Options` (`worldmodels.registry`).
 
     Args:
         latent_size: dimensions of z.

@@ -26,7 +26,7 @@ class Encoder(Module, Protocol):
 
     Everything else about it is its own: nothing outside its file knows its layers. It is built as
     ``Class(latent_size=..., frame_size=..., **options)``; its options are the fields of the
-    dataclass `Options` (`worldmodels.models.registry`). It raises ValueError for a frame size that
+    dataclass `Options` (`worldmodels.registry`). It raises ValueError for a frame size that
     it does not take.
 
     Args:
