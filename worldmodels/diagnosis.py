@@ -29,16 +29,8 @@ from worldmodels.storage import existing, unwritable
 
 DEPENDENCIES = (
     *("torch", "gymnasium", "Box2D", "cma", "pyvirtualdisplay", "h5py", "hydra-core", "wandb"),
-    *(
-        "hdf5plugin",
-        "imageio-ffmpeg",
-        "jinja2",
-        "lightning-fabric",
-        "loky",
-        "markupsafe",
-        "matplotlib",
-    ),
-    *("numba", "numpy", "psutil", "rich", "safetensors", "scipy", "threadpoolctl"),
+    *("hdf5plugin", "imageio-ffmpeg", "jinja2", "lightning-fabric", "loky", "markupsafe"),
+    *("matplotlib", "numba", "numpy", "psutil", "rich", "safetensors", "scipy", "threadpoolctl"),
 )
 OPTIONAL = {
     "atari": "ale-py",
