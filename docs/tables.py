@@ -66,7 +66,7 @@ def _study(runs: list[dict[str, Any]]) -> str:
         row.append(" ".join(f"`{word}`" for word in same[0]["overrides"]) or "–")
         rows.append(row)
     header = ["", "score", "95 % interval", "seed by seed"]
-    header += ["in its dream"] * dreamt
+    header += ["in the dream"] * dreamt
     header += ["paper: real environment", "paper: dream"] * published
     header += ["MDN-RNN, nats per dimension"] * likely + ["overrides"]
     return _table(header, rows)
@@ -140,7 +140,7 @@ def recipes(runs: dict[str, dict[str, Any]]) -> str:
         row.append(f"{in_game.interval[0]:.1f} to {in_game.interval[1]:.1f}")
         row.append(f"{in_dream.mean:.0f} ± {in_dream.std:.0f}")
         rows.append([*row, str(run["stages"]["evaluate"]["commit"])[:7]])
-    header = ("data of the VAE and MDN-RNN", "score", "95 % interval", "in its dream", "commit")
+    header = ("data of the VAE and MDN-RNN", "score", "95 % interval", "in the dream", "commit")
     return _table(header, rows)
 
 
