@@ -24,7 +24,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_trained_and_its_agent_is_evaluated(site: Path, tmp_path: Path) -> None:
-    chosen = ("preset=smoke", "rnn.model=gru", "rnn.options.layers=2", "controller.world=dream")
+    chosen = ("preset=smoke", "rnn.model=gru", "+rnn.options.layers=2", "controller.world=dream")
     data = tmp_path / "data"
     done = started_anew(data, "stage=all", *chosen, ALONE, *BRIEFLY)
     assert done.returncode == 0, done.stderr
@@ -32,7 +32,7 @@ def test_it_is_trained_and_its_agent_is_evaluated(site: Path, tmp_path: Path) ->
     assert {"agent", "random policy", "agent in the dream"} <= scores.keys()
     made = read_json(data / "smoke/rnn/manifest.json")["summary"]["validation_nll"]
     assert "gru" in made
-    line = error_line(started_anew(tmp_path, "stage=rnn", *chosen, "rnn.options.depth=3"))
+    line = error_line(started_anew(tmp_path, "stage=rnn", *chosen, "+rnn.options.depth=3"))
     assert "rnn.options.depth: no such option; GRUModel has hidden_size, layers" in line
 
 
