@@ -97,8 +97,8 @@ def test_every_stage_leaves_its_artifact(takecover: Path) -> None:
     page = (takecover / "report/index.html").read_text()
     assert "is not finished" not in page
     assert "1092 ± 556" in page
-    assert "cross entropy of the end" in page
-    assert "squared error of the reward" not in page, "this M does not foretell rewards"
+    assert "cross-entropy of the termination" in page
+    assert "squared error of the reward" not in page, "this model does not predict rewards"
 
 
 def test_nothing_of_the_game_is_left(takecover: Path) -> None:
