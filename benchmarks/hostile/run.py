@@ -1,6 +1,6 @@
 """Damage, force and malice against the program, by the hundred: what was tried, what held.
 
-    make hostile                             # every topic, about ten minutes on two cores
+    make hostile                             # every topic, an hour on a slow machine
     make hostile topics="kills flips"        # some
     make hostile flags="seed=7 kills=200"    # the same cases again, or more kills
     make hostile flags=cases=30              # fewer random cases a topic
