@@ -28,7 +28,7 @@ class VectorEnvAdapter(VecEnv):
 
     def reset(self) -> Any:
         """Start episodes of the seeds that `seed` set; returns observations (N, 64, 64, 3)."""
-        observations, _ = self.env.reset(seed=self._seeds)  # type: ignore[arg-type]
+        observations, _ = self.env.reset(seed=self._seeds)  # type: ignore[arg-type]  # a stub
         self._reset_seeds()
         return observations
 

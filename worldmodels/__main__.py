@@ -18,7 +18,7 @@ def main() -> int:
 
         code = command()
     except KeyboardInterrupt:
-        streams.tell("interrupted at once: goes on from the last checkpoint")
+        streams.tell("interrupted: the same command continues from the last checkpoint")
         code = EXIT_STOPPED
     finally:
         written = streams.flush_output()

@@ -1,7 +1,7 @@
 """The schema of ``conf/``: every key, its type and what it means.
 
 Hydra composes the YAML files over these dataclasses, so a mistyped key or a value of the wrong
-type is refused by name.
+type is an error that names the key.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ imported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import Any
@@ -90,13 +91,8 @@ def build_encoder(config: VAEConfig, frame_size: int, like: Encoder | None = Non
     kind = find_encoder(config.encoder)
     sizes = {} if like is None or type(like) is not kind else dict(like.sizes)
     sizes |= {"latent_size": config.latent_size, "frame_size": frame_size}
-    try:
-        sizes |= _options(kind, vars(config), config.options)
-        return kind(**sizes)
-    except ConfigError as error:
-        raise ConfigError(f"vae.{error}") from error
-    except ValueError as error:
-        raise ConfigError(f"vae.encoder={config.encoder}: {error}") from error
+    with _named("vae", f"encoder={config.encoder}"):
+        return kind(**(sizes | _options(kind, vars(config), config.options)))
 
 
 def build_dynamics(
@@ -116,13 +112,19 @@ def build_dynamics(
     kind = find_dynamics(config.model)
     sizes: dict[str, Any] = {"latent_size": latent_size, "action_size": action_size}
     sizes["sampled"] = config.latent is LatentChoice.sampled
+    with _named("rnn", f"model={config.model}"):
+        return kind(**(sizes | _options(kind, vars(config), {**config.options, **other})))
+
+
+@contextmanager
+def _named(group: str, choice: str) -> Iterator[None]:
+    """Errors of a model's options and of its constructor, with the key that they belong to."""
     try:
-        sizes |= _options(kind, vars(config), {**config.options, **other})
-        return kind(**sizes)
+        yield
     except ConfigError as error:
-        raise ConfigError(f"rnn.{error}") from error
+        raise ConfigError(f"{group}.{error}") from error
     except ValueError as error:
-        raise ConfigError(f"rnn.model={config.model}: {error}") from error
+        raise ConfigError(f"{group}.{choice}: {error}") from error
 
 
 def _options(

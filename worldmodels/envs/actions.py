@@ -155,8 +155,8 @@ def make_action_policy(name: str, low: NDArray[Any], high: NDArray[Any]) -> Acti
     - "sticky_brownian", "sticky_uniform": the same, but each action is held for a number of steps
       uniform on 1..10, as in the Doom recipe of hardmaru/WorldModelsExperiments.
     - "persistent_uniform": each episode has its own longest hold instead of 10, log-uniform on
-      1..200. Some of them dither, some run until something stops them: what a wall does to who
-      stays there is in the data.
+      1..200. Episodes with long holds reach the walls and stay there, so the data holds what
+      happens at a wall.
 
     Raises:
         ConfigError: no such policy, or a box without finite bounds.
