@@ -37,7 +37,7 @@ from worldmodels.files import write_json
 from worldmodels.provenance import provenance
 from worldmodels.tracking import Progress, console
 from worldmodels.workers import Pool
-from worldmodels.worlds.recipes import RealRecipe
+from worldmodels.worlds.specs import RealWorldSpec
 from worldmodels.worlds.world import World
 
 Driver = Callable[[CarRacing, int, np.random.Generator], NDArray[np.float32]]
@@ -176,14 +176,14 @@ def scores(folder: Path, episodes: int) -> dict[str, Any]:
     config = load_agent(folder).config
     returns = []
     for engine in ("gymnasium", "native"):
-        recipe = RealRecipe(
+        world_spec = RealWorldSpec(
             EnvSpec(engine=engine),
             encoder=folder / "vae.safetensors",
             dynamics=folder / "rnn.safetensors",
             features=config.features,
         )
         candidate = load_agent(folder).parameters[None]
-        with Pool[World](recipe.build, available_cores(), 300.0) as pool:
+        with Pool[World](world_spec.build, available_cores(), 300.0) as pool:
             played = fitness(pool, candidate, range(episodes), 16, STEPS, config.controller)
         returns.append(played.returns[0])
     theirs, ours = returns

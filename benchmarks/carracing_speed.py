@@ -25,28 +25,30 @@ from worldmodels.envs.carracing.courses import seeded_course
 from worldmodels.envs.carracing.cuda import usable
 from worldmodels.envs.carracing.simulator import CpuSimulator
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
-from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
+from worldmodels.envs.envpool_engine import EnvPoolVectorEnv, envpool_has
 from worldmodels.files import write_json
 from worldmodels.provenance import provenance
 from worldmodels.tracking import Progress, console
 
-LANES = (1, 16, 256, 1024)
-GPU_LANES = (256, 1024, 4096, 16384, 65536)
+NUM_ENVS = (1, 16, 256, 1024)
+GPU_NUM_ENVS = (256, 1024, 4096, 16384, 65536)
 TRACKS = 256
 EPISODE = 1000
 FRAME = 64 * 64 * 3
 
 
-def controls(lanes: int, step: int) -> NDArray[np.float32]:
-    """Steering that weaves, some gas, a touch of the brake now and then, ``(lanes, 3)``."""
-    phase = np.arange(lanes)
+def controls(num_envs: int, step: int) -> NDArray[np.float32]:
+    """Steering that weaves, some gas, a touch of the brake now and then, ``(num_envs, 3)``."""
+    phase = np.arange(num_envs)
     steer = 0.3 * np.sin(step / 25 + phase)
     gas = 0.15 * (1 + np.sin(step / 60 + phase))
     brake = 0.2 * ((step + 37 * phase) % 200 > 180)
     return np.stack([steer, gas, brake], axis=1).astype(np.float32)
 
 
-def rate(begin: Callable[[], Any], step: Callable[[int], Any], lanes: int, seconds: float) -> float:
+def rate(
+    begin: Callable[[], Any], step: Callable[[int], Any], num_envs: int, seconds: float
+) -> float:
     """Steps a second of whole episodes, until `seconds` are over."""
     steps, spent = 0, 0.0
     while spent < seconds:
@@ -55,38 +57,38 @@ def rate(begin: Callable[[], Any], step: Callable[[int], Any], lanes: int, secon
         for number in range(EPISODE):
             step(number)
         spent += time.perf_counter() - began
-        steps += EPISODE * lanes
+        steps += EPISODE * num_envs
     return steps / spent
 
 
-def native(lanes: int, threads: int, size: int, seconds: float, device: str = "cpu") -> float:
+def native(num_envs: int, threads: int, size: int, seconds: float, device: str = "cpu") -> float:
     """The vector environment."""
     env = CarRacingVectorEnv(
-        lanes, None, size=size, autoreset_mode="Disabled", threads=threads, device=device
+        num_envs, None, size=size, autoreset_mode="Disabled", threads=threads, device=device
     )
-    seeds = [lane % TRACKS for lane in range(lanes)]
+    seeds = [index % TRACKS for index in range(num_envs)]
     return rate(
-        lambda: env.reset(seed=seeds), lambda n: env.step(controls(lanes, n)), lanes, seconds
+        lambda: env.reset(seed=seeds), lambda n: env.step(controls(num_envs, n)), num_envs, seconds
     )
 
 
-def physics(lanes: int, threads: int, seconds: float) -> float:
+def physics(num_envs: int, threads: int, seconds: float) -> float:
     """The same without drawing."""
-    simulator, active = CpuSimulator(lanes, 64, 0.95, threads), np.ones(lanes, np.bool_)
-    courses = [seeded_course(lane % TRACKS, False) for lane in range(lanes)]
+    simulator, active = CpuSimulator(num_envs, 64, 0.95, threads), np.ones(num_envs, np.bool_)
+    courses = [seeded_course(index % TRACKS, False) for index in range(num_envs)]
 
     def step(number: int) -> None:
-        simulator.step(controls(lanes, number).astype(np.float64), active)
+        simulator.step(controls(num_envs, number).astype(np.float64), active)
 
-    return rate(lambda: simulator.begin(range(lanes), courses), step, lanes, seconds)
+    return rate(lambda: simulator.begin(range(num_envs), courses), step, num_envs, seconds)
 
 
-def envpool(lanes: int, threads: int, seconds: float) -> float:
+def envpool(num_envs: int, threads: int, seconds: float) -> float:
     """EnvPool's engine."""
-    env = EnvPoolLanes("CarRacing-v3", lanes, threads, 10 * EPISODE, {})
-    seeds = list(range(lanes))
+    env = EnvPoolVectorEnv("CarRacing-v3", num_envs, threads, 10 * EPISODE, {})
+    seeds = list(range(num_envs))
     return rate(
-        lambda: env.reset(seed=seeds), lambda n: env.step(controls(lanes, n)), lanes, seconds
+        lambda: env.reset(seed=seeds), lambda n: env.step(controls(num_envs, n)), num_envs, seconds
     )
 
 
@@ -121,7 +123,7 @@ def main() -> None:
     """Measure, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="at least, of a measurement")
-    parser.add_argument("--lanes", type=int, nargs="*", default=LANES)
+    parser.add_argument("--num-envs", type=int, nargs="*", default=NUM_ENVS)
     parser.add_argument("--out", type=Path, default=Path("data/carracing_speed.json"))
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -129,28 +131,28 @@ def main() -> None:
     plans: list[tuple[str, int, int, Callable[[], float]]] = []
     for threads in sorted({1, cores}):
         plans += others(threads, seconds)
-        for lanes in options.lanes:
+        for num_envs in options.num_envs:
             measures = {
-                "native 64x64": partial(native, lanes, threads, 64, seconds),
-                "native 96x96": partial(native, lanes, threads, 96, seconds),
-                "native physics": partial(physics, lanes, threads, seconds),
+                "native 64x64": partial(native, num_envs, threads, 64, seconds),
+                "native 96x96": partial(native, num_envs, threads, 96, seconds),
+                "native physics": partial(physics, num_envs, threads, seconds),
             }
-            plans += [(what, lanes, threads, measure) for what, measure in measures.items()]
+            plans += [(what, num_envs, threads, measure) for what, measure in measures.items()]
     for threads in sorted({1, cores}):
         plans += others(threads, seconds)
     if usable():
-        for lanes in GPU_LANES:
-            on_gpu = partial(native, lanes, 1, 64, seconds, "cuda")
-            plans.append(("GPU 64x64", lanes, 1, on_gpu))
+        for num_envs in GPU_NUM_ENVS:
+            on_gpu = partial(native, num_envs, 1, 64, seconds, "cuda")
+            plans.append(("GPU 64x64", num_envs, 1, on_gpu))
     best: dict[tuple[str, int, int], float] = {}
     with Progress("measuring", len(plans), "measurements") as progress:
-        for what, lanes, threads, measure in plans:
-            key = what, lanes, threads
+        for what, num_envs, threads, measure in plans:
+            key = what, num_envs, threads
             best[key] = max(measure(), best.get(key, 0.0))
-            progress.advance(note=f"{what}, {lanes} lanes, {threads} threads")
+            progress.advance(note=f"{what}, {num_envs} environments, {threads} threads")
     records = [
-        {"what": what, "lanes": lanes, "threads": threads, "steps_s": steps}
-        for (what, lanes, threads), steps in best.items()
+        {"what": what, "num_envs": num_envs, "threads": threads, "steps_s": steps}
+        for (what, num_envs, threads), steps in best.items()
     ]
     written = bandwidth()
     write_json(options.out, {**provenance(), "bandwidth": written, "figures": records})
@@ -160,9 +162,11 @@ def main() -> None:
 
 def table(records: list[dict[str, Any]], written: float) -> Table:
     """The figures for a terminal."""
-    one = {r["what"]: r["steps_s"] for r in records if r["threads"] == 1 and r["lanes"] in (1, 16)}
+    one = {
+        r["what"]: r["steps_s"] for r in records if r["threads"] == 1 and r["num_envs"] in (1, 16)
+    }
     printed = Table(
-        "engine", "lanes", "threads", "steps/s", "us a step", "a core, to Gymnasium", "to EnvPool",
+        "engine", "num_envs", "threads", "steps/s", "us a step", "a core, to Gymnasium", "to EnvPool",
         "of write bandwidth",
     )  # fmt: skip
     for r in records:
@@ -170,7 +174,7 @@ def table(records: list[dict[str, Any]], written: float) -> Table:
         share = r["steps_s"] * FRAME / written if "64" in r["what"] else None
         printed.add_row(
             r["what"],
-            str(r["lanes"]),
+            str(r["num_envs"]),
             str(r["threads"]),
             f"{r['steps_s']:,.0f}",
             f"{1e6 / r['steps_s']:.1f}",

@@ -14,9 +14,9 @@ from lightning_fabric import Fabric
 from worldmodels.cores import available_cores
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents, LatentSet
+from worldmodels.envs.action_spec import ActionSpec
 from worldmodels.envs.actions import make_action_policy
-from worldmodels.envs.controls import Controls
-from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.evolution.fitness import fitness
 from worldmodels.model_files import load_dynamics, load_encoder, save_dynamics, save_encoder
 from worldmodels.models.controller import ControllerSpec
@@ -32,30 +32,30 @@ from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, Task, fit
 from worldmodels.workers import Pool
 from worldmodels.worlds.collect import CollectShard, RandomDriver
-from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
+from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 from worldmodels.worlds.world import World
 
 LOW, HIGH = (-1.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-LANES, EPISODES, STEPS = 16, 64, 200
+NUM_ENVS, EPISODES, STEPS = 16, 64, 200
 SPEC = ControllerSpec(("tanh", "half_tanh", "clipped_tanh"))
 BFLOAT16 = torch.cpu._is_avx512_bf16_supported()
 
 
 def prepare(folder: Path) -> None:
     """Episodes, models and latents that every measurement starts from."""
-    driver = RandomDriver("brownian", Controls(LOW, HIGH))
+    driver = RandomDriver("brownian", ActionSpec(LOW, HIGH))
     jobs = [
         CollectShard(
             folder / "rollouts" / f"shard-{start:05d}.h5",
-            tuple(range(start, start + LANES)),
+            tuple(range(start, start + NUM_ENVS)),
             STEPS,
             driver,
             {},
         )
-        for start in range(0, EPISODES, LANES)
+        for start in range(0, EPISODES, NUM_ENVS)
     ]
-    recipe = RealRecipe(EnvSpec())
-    with Pool(recipe.build, available_cores(), 120.0) as pool:
+    world_spec = RealWorldSpec(EnvSpec())
+    with Pool(world_spec.build, available_cores(), 120.0) as pool:
         list(pool.run(jobs))
     torch.manual_seed(0)
     memories = {"rnn": MDNRNN(32, 3), "doom": MDNRNN(64, 1, 512, is_first=True, reward_weight=0)}
@@ -72,9 +72,9 @@ def prepare(folder: Path) -> None:
 
 
 def _frames(engine: str, processes: int, seconds: float) -> float:
-    env = make_lanes(EnvSpec(engine=engine), LANES, processes)
+    env = make_vector_env(EnvSpec(engine=engine), NUM_ENVS, processes)
     driver = make_action_policy("brownian", np.array(LOW), np.array(HIGH))
-    seeds = list(range(LANES))
+    seeds = list(range(NUM_ENVS))
     env.reset(seed=seeds)  # type: ignore[arg-type]  # gymnasium's stub
     driver.reset(seeds)
     env.step(driver.act())
@@ -163,10 +163,10 @@ def rnn(folder: Path, seconds: float) -> float:
 
 
 def _control(
-    recipe: Recipe,
+    world_spec: WorldSpec,
     spec: ControllerSpec,
     features: int,
-    lanes: int,
+    num_envs: int,
     candidates: int,
     episodes: int,
     seconds: float,
@@ -174,11 +174,11 @@ def _control(
     rng = np.random.default_rng(0)
     size = spec.size(features)
     population = (0.1 * rng.standard_normal((candidates, size))).astype(np.float32)
-    with Pool[World](recipe.build, available_cores(), 120.0) as pool:
-        fitness(pool, population, range(episodes), lanes, 5, spec)  # the workers start
+    with Pool[World](world_spec.build, available_cores(), 120.0) as pool:
+        fitness(pool, population, range(episodes), num_envs, 5, spec)  # the workers start
         began, steps = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
-            outcome = fitness(pool, population, range(episodes), lanes, 200, spec)
+            outcome = fitness(pool, population, range(episodes), num_envs, 200, spec)
             steps += int(outcome.lengths.sum())
         return steps / (time.perf_counter() - began)
 
@@ -194,13 +194,13 @@ def real_control_envpool(folder: Path, seconds: float) -> float:
 
 
 def _real_control(engine: str, folder: Path, seconds: float) -> float:
-    recipe = RealRecipe(
+    world_spec = RealWorldSpec(
         EnvSpec(engine=engine),
         encoder=folder / "vae.safetensors",
         dynamics=folder / "rnn.safetensors",
         bfloat16=BFLOAT16,
     )
-    return _control(recipe, SPEC, 32 + 256, LANES, 16, 4, seconds)
+    return _control(world_spec, SPEC, 32 + 256, NUM_ENVS, 16, 4, seconds)
 
 
 def dream(folder: Path, seconds: float) -> float:
@@ -215,7 +215,7 @@ def dream_doom(folder: Path, seconds: float) -> float:
 
 
 def _dream(path: Path, spec: ControllerSpec, features: FeatureSpec, seconds: float) -> float:
-    recipe = DreamRecipe(path, 1.0, features, bfloat16=BFLOAT16)
+    world_spec = DreamWorldSpec(path, 1.0, features, bfloat16=BFLOAT16)
     dynamics = load_dynamics(path)
     size = features.size(dynamics.latent_size, dynamics)
-    return _control(recipe, spec, size, MANY_DREAMS, 64, 16, seconds)
+    return _control(world_spec, spec, size, MANY_DREAMS, 64, 16, seconds)

@@ -33,7 +33,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "docs"))
 from learning_curve import learning_curve  # in docs/
 
 SEEDS = (1, 2, 3)
-DREAMT = ("controller.world=dream", "controller.latent=sampled", "controller.budget=10_000_000")
+DREAMT = (
+    "controller.world=dream",
+    "controller.latent=sampled",
+    "controller.total_steps=10_000_000",
+)
 """CarRacing's searches in the dream of an M that has seen slips."""
 AGENT = "pretrained/carracing"
 
@@ -99,15 +103,16 @@ class Study:
 
 
 def carracing() -> Study:
-    """Searches as long as the laptop preset's scout's, or ten times as long in the dream."""
+    """Searches as long as the laptop preset's bootstrap run's, or ten times as long in the
+    dream."""
     z, one = "controller.features=z", (1,)
-    world = ("controller.world=dream", "controller.budget=20_000_000")
+    world = ("controller.world=dream", "controller.total_steps=20_000_000")
     dream = (*world, "controller.latent=sampled")
     means = (*world, "rnn.latent=mean", "controller.temperature=1.0")
     hidden = (z, "controller.hidden_units=40")
     return Study(
         "laptop",
-        ("controller.budget=2_000_000", "evaluate.engine=native"),
+        ("controller.total_steps=2_000_000", "evaluate.engine=native"),
         (
             Row("ablation", "full", "VAE, MDN-RNN, linear controller"),
             Row("ablation", "vision", "VAE, linear controller", (z,)),
@@ -134,7 +139,7 @@ def carracing() -> Study:
             *(Row("memory", *row, one, "study/memory/run-1") for row in _memories()),
             *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
         ),
-        ("~scout", "vae.epochs=0"),  # the agent takes the scout's place
+        ("~bootstrap", "vae.epochs=0"),  # the agent takes the bootstrap run's place
     )
 
 
@@ -149,7 +154,12 @@ def _slips() -> tuple[Variant, ...]:
         (
             f"epsilon-{chance}",
             what,
-            (*drives, f"rollouts.epsilon={chance}", *DREAMT, "controller.temperature=1.0"),
+            (
+                *drives,
+                f"rollouts.ez_greedy_epsilon={chance}",
+                *DREAMT,
+                "controller.temperature=1.0",
+            ),
         )
         for chance, what in (
             *((0.03, "ε = 0.03"), (0.0, "ε = 0")),
@@ -182,7 +192,7 @@ def _memories() -> tuple[Variant, ...]:
 def _searches() -> tuple[Variant, ...]:
     """Ways to find C."""
     return (
-        ("patient", "no early end of stuck episodes", ("controller.patience=null",)),
+        ("patient", "no early end of stuck episodes", ("controller.stall_steps=null",)),
         ("sixteen", "16 episodes per candidate", ("controller.first_episodes=null",)),
         ("many", "128 candidates", ("controller.population=128",)),
         ("few", "32 candidates", ("controller.population=32",)),
@@ -190,9 +200,9 @@ def _searches() -> tuple[Variant, ...]:
         ("narrow", "initial step size 0.03", ("controller.sigma=0.03",)),
         ("wide", "initial step size 0.3", ("controller.sigma=0.3",)),
         ("full", "full covariance", ("controller.diagonal=false",)),
-        ("raw", "search in feature space", ("controller.components=null",)),
-        ("all", "288 principal components", ("controller.components=288",)),
-        ("sixteen-components", "16 principal components", ("controller.components=16",)),
+        ("raw", "search in feature space", ("controller.pca_components=null",)),
+        ("all", "288 principal components", ("controller.pca_components=288",)),
+        ("sixteen-components", "16 principal components", ("controller.pca_components=16",)),
     )
 
 
@@ -202,10 +212,10 @@ def takecover() -> Study:
     Parts and memories are at a temperature at which so short a search gets somewhere.
     """
     one, mild = (1,), ("controller.temperature=1.0",)
-    more = ("controller.budget=20_000_000", "controller.select_episodes=256")
+    more = ("controller.total_steps=20_000_000", "controller.eval_episodes=256")
     return Study(
         "takecover",
-        ("env=takecover", "controller.budget=6_000_000", "controller.select_episodes=64"),
+        ("env=takecover", "controller.total_steps=6_000_000", "controller.eval_episodes=64"),
         (
             *(
                 Row(
@@ -222,13 +232,17 @@ def takecover() -> Study:
             Row("parts", "z", "controller input: z", (*mild, "controller.features=z"), one),
             Row("parts", "zh", "controller input: z, h", (*mild, "controller.features=zh"), one),
             Row(
-                "parts", "few", "48 principal components", (*mild, "controller.components=48"), one
+                "parts",
+                "few",
+                "48 principal components",
+                (*mild, "controller.pca_components=48"),
+                one,
             ),
             Row(
                 "parts",
                 "raw",
                 "search in feature space",
-                (*mild, "controller.components=null"),
+                (*mild, "controller.pca_components=null"),
                 one,
             ),
         ),

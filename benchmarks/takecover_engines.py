@@ -19,14 +19,14 @@ import envpool
 import numpy as np
 from scipy import stats
 
-from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.files import write_json
 from worldmodels.provenance import provenance
 from worldmodels.tracking import say
 
 ID = "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1"
 LIMIT, ROWS, COLUMNS = 2100, 240, 320
-LANES = 16
+NUM_ENVS = 16
 
 
 class Played(NamedTuple):
@@ -46,16 +46,16 @@ def vizdoom(seeds: list[int]) -> Played:
         max_steps=LIMIT,
         crop_rows=None,
         size=64,
-        lever=(2, 0, 1),
+        action_bins=(2, 0, 1),
         kwargs={"doom_config_path": "/dev/null"},
     )
-    with closing(make_lanes(spec, len(seeds))) as lanes:
-        return played(lanes, seeds, np.zeros((len(seeds), 1), np.float32))
+    with closing(make_vector_env(spec, len(seeds))) as envs:
+        return played(envs, seeds, np.zeros((len(seeds), 1), np.float32))
 
 
 def pool(seeds: list[int]) -> Played:
     """EnvPool's, one step a tic and one frame an observation, as near as its options go."""
-    lanes = envpool.make(
+    envs = envpool.make(
         "TakeCover-v1",
         env_type="gymnasium",
         num_envs=len(seeds),
@@ -67,17 +67,17 @@ def pool(seeds: list[int]) -> Played:
         img_width=64,
         max_episode_steps=LIMIT,
     )
-    return played(lanes, None, np.zeros((len(seeds), 2)))
+    return played(envs, None, np.zeros((len(seeds), 2)))
 
 
-def played(lanes: Any, seeds: list[int] | None, actions: np.ndarray) -> Played:
-    """Play the lanes' episodes to their ends."""
-    frames, _ = lanes.reset() if seeds is None else lanes.reset(seed=seeds)
+def played(envs: Any, seeds: list[int] | None, actions: np.ndarray) -> Played:
+    """Play the environments' episodes to their ends."""
+    frames, _ = envs.reset() if seeds is None else envs.reset(seed=seeds)
     lengths, returns = np.zeros(len(actions), int), np.zeros(len(actions))
     alive = np.ones(len(actions), bool)
     began, steps = time.perf_counter(), 0
     while alive.any():
-        _, rewards, terminated, truncated, _ = lanes.step(actions)
+        _, rewards, terminated, truncated, _ = envs.step(actions)
         lengths[alive] += 1
         returns[alive] += rewards[alive]
         steps += len(actions) if seeds is None else int(alive.sum())  # EnvPool begins anew
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=96)
     parser.add_argument("--data", type=Path, default=Path("data"))
     options = parser.parse_args()
-    parts = [list(range(at, at + LANES)) for at in range(0, options.episodes, LANES)]
+    parts = [list(range(at, at + NUM_ENVS)) for at in range(0, options.episodes, NUM_ENVS)]
     results = {
         name: Played(*map(np.concatenate, zip(*(play(part) for part in parts), strict=True)))
         for name, play in (("vizdoom", vizdoom), ("envpool", pool))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from worldmodels.data.latents import LatentSet
-from worldmodels.envs.engines import EnvSpec, make_lanes, prepare
+from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare
 from worldmodels.files import write_json
 from worldmodels.model_files import load_dynamics
 from worldmodels.models.dynamics import DynamicsModel
@@ -68,9 +68,9 @@ def played(seeds: np.ndarray, actions: Tensor) -> float:
     """Reward a step that the game gives at last for the same actions."""
     spec = EnvSpec(engine="native")
     prepare(spec)
-    with closing(make_lanes(spec, len(seeds))) as lanes:
-        lanes.reset(seed=seeds.tolist())
-        rewards = [lanes.step(actions[:, time].numpy())[1] for time in range(actions.shape[1])]
+    with closing(make_vector_env(spec, len(seeds))) as envs:
+        envs.reset(seed=seeds.tolist())
+        rewards = [envs.step(actions[:, time].numpy())[1] for time in range(actions.shape[1])]
     return float(np.stack(rewards[-LAST:]).mean())
 
 

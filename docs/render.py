@@ -41,14 +41,14 @@ PAGES = (
     DOCS / "robustness.md",
 )
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
-SCOUT = tuple(f"scout/{stage}" for stage in STAGES[:-1])
+BOOTSTRAP = tuple(f"bootstrap/{stage}" for stage in STAGES[:-1])
 
 
 def take_run(folder: Path) -> None:
     """Keep what a run's page needs: manifests, scores, and its search."""
     manifests = {
         stage: read_json(folder / stage / "manifest.json")
-        for stage in (*SCOUT, *STAGES)
+        for stage in (*BOOTSTRAP, *STAGES)
         if (folder / stage).exists()
     }
     record = {
@@ -94,8 +94,8 @@ def _result(name: str) -> Any:
 def regions() -> dict[str, str]:
     """Region -> Markdown: those of `REGIONS`, and each table of a study as one of its name."""
     written = {name: write(_result(source)) for name, (write, source) in REGIONS.items()}
-    recipes = {what: _result(source) for what, source in DOOM_RECIPES.items()}
-    written["doom_recipes"] = tables.recipes(recipes)
+    recipes = {what: _result(source) for what, source in DOOM_DATA.items()}
+    written["doom_data"] = tables.recipes(recipes)
     studies = [read_json(path) for path in sorted(RESULTS.glob("study-*.json"))]
     headline = (_result("laptop"), _result("takecover"), _result("quick"), PAPER_CURVE[-1])
     written["headline"] = tables.headline(*headline)
@@ -157,11 +157,11 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
 }
 """Who writes a region, from which result."""
 
-DOOM_RECIPES = {
+DOOM_DATA = {
     "A: 1,800 episodes of random actions, held for 1 to 10 steps each": "takecover-first",
     "B: the same episodes; VAE trained again": "takecover-again",
-    "C: those, and 400 episodes of the agent of row B": "takecover-scouted",
-    "D: 1,800 episodes of persistent random actions (bootstrap run)": "takecover-scout",
+    "C: those, and 400 episodes of the agent of row B": "takecover-bootstrapped",
+    "D: 1,800 episodes of persistent random actions (bootstrap run)": "takecover-bootstrap",
     "E: those, and 400 episodes of the agent of row D (shipped agent)": "takecover",
 }
 """Training data of the agents of Take Cover, in their order, and the result of each."""

@@ -108,7 +108,7 @@ def headline(
         ("Doom Take Cover, `preset=laptop`", takecover),
     ):
         agent = Score.from_record("agent", run["scores"]["agent"])
-        searches = [run["stages"].get(f"{part}controller") for part in ("scout/", "")]
+        searches = [run["stages"].get(f"{part}controller") for part in ("bootstrap/", "")]
         steps = sum(search["summary"]["steps"] for search in searches if search)
         machine = run["stages"]["controller"]["machine"].split(", ")
         score, played = f"**{agent.mean:.0f}** ± {agent.std:.0f}", str(len(agent.returns))
@@ -130,7 +130,7 @@ def rounds(record: dict[str, Any]) -> str:
     return _table(SCORE_HEADER, score_rows(judged, []))
 
 
-def recipes(runs: dict[str, dict[str, Any]]) -> str:
+def data_sources(runs: dict[str, dict[str, Any]]) -> str:
     """Agents of several recipes: scores in the real environment and in their learned models."""
     rows = []
     for what, run in runs.items():
@@ -274,14 +274,14 @@ def engines(record: dict[str, Any]) -> str:
 def speed(record: dict[str, Any]) -> str:
     """``benchmarks/carracing_speed.py``: steps a second of each engine."""
     figures = record["figures"]
-    alone = {f["what"]: f["steps_s"] for f in figures if f["threads"] == 1 and f["lanes"] <= 16}
+    alone = {f["what"]: f["steps_s"] for f in figures if f["threads"] == 1 and f["num_envs"] <= 16}
     rows = []
     for figure in figures:
         each = figure["steps_s"] / figure["threads"]
         rows.append(
             (
                 figure["what"],
-                str(figure["lanes"]),
+                str(figure["num_envs"]),
                 str(figure["threads"]),
                 f"{figure['steps_s']:,.0f}",
                 f"× {each / alone['Gymnasium']:.0f}",

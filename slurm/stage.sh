@@ -19,8 +19,8 @@ run_stage() {
     echo "$(date --iso-8601=seconds) stage=$stage job=$SLURM_JOB_ID" \
         "restart=${SLURM_RESTART_COUNT:-0} node=$(uname -n) cpus=$SLURM_CPUS_PER_TASK"
 
-    # Overrides given last win: what fresh=true would delete now is this job's own progress.
-    [[ ${SLURM_RESTART_COUNT:-0} -eq 0 ]] || set -- "$@" fresh=false
+    # Overrides given last win: what overwrite=true would delete now is this job's own progress.
+    [[ ${SLURM_RESTART_COUNT:-0} -eq 0 ]] || set -- "$@" overwrite=false
 
     # Not `kill`: srun answers SIGTERM by killing its tasks. scancel signals the tasks alone.
     trap 'warned=yes; scancel --signal=TERM "$SLURM_JOB_ID" || true' TERM

@@ -9,7 +9,7 @@
 set -euo pipefail
 
 stages=(rollouts vae rnn controller evaluate report)
-readonly EMPTY_SCOUT='scout: {}'
+readonly EMPTY_BOOTSTRAP='bootstrap: {}'
 
 if [[ $# -eq 0 || $1 == -* || $1 == *=* ]]; then
     echo "usage: slurm/submit.sh RUN [OVERRIDE...]   (slurm/submit.sh mine preset=laptop)" >&2
@@ -21,7 +21,7 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # A mistyped key is refused here, not after hours in the queue.
 composed=$(python -m worldmodels "run=$run" "$@" --cfg job)
-grep -qxF "$EMPTY_SCOUT" <<<"$composed" || stages=(scout "${stages[@]}")
+grep -qxF "$EMPTY_BOOTSTRAP" <<<"$composed" || stages=(bootstrap "${stages[@]}")
 
 jobs=()
 withdraw() {

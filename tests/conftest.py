@@ -102,7 +102,7 @@ def along(smoke: Path, once: Once) -> Path:
     def make(data: Path) -> None:
         shutil.copytree(smoke, data, dirs_exist_ok=True)
         search = ("stage=controller", "preset=smoke", "run=along", "base=smoke", ALONE)
-        done = run(data, *search, "controller.components=32")
+        done = run(data, *search, "controller.pca_components=32")
         assert done.returncode == 0, done.stderr
 
     return once("along", make)

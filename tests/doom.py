@@ -8,6 +8,6 @@ SPEC = EnvSpec(
     engine="gymnasium",
     max_steps=2100,
     crop_rows=200,
-    lever=(2, 0, 1),
+    action_bins=(2, 0, 1),
     kwargs={"doom_config_path": "/dev/null"},
 )

@@ -11,7 +11,7 @@ import torch
 
 from worldmodels import weights
 from worldmodels.agent import RECORD, fingerprint, load_agent
-from worldmodels.evolution.directions import Directions
+from worldmodels.evolution.pca import PCASubspace
 from worldmodels.model_files import load_first_latents
 
 MEMORY = 512 * 2**20
@@ -36,7 +36,7 @@ def _open(folder: Path) -> None:
     fingerprint(folder)
     agent = load_agent(folder)
     load_first_latents(folder / "rnn.safetensors")
-    Directions.load(folder / "directions.safetensors", agent.config.controller)
+    PCASubspace.load(folder / "pca_subspace.safetensors", agent.config.controller)
 
 
 def record(**changes: Any) -> Callable[[Path], None]:
@@ -212,12 +212,12 @@ CASES: dict[str, Callable[[Path], None]] = {
         "controller", lambda c: c.update(parameters=c["parameters"][1:].clone())
     ),
     "controller not finite": tree("controller", lambda c: c["parameters"].fill_(torch.nan)),
-    "directions without a centre": tree("directions", lambda content: content.pop("centre")),
+    "directions without a centre": tree("pca_subspace", lambda content: content.pop("centre")),
     "directions as a vector": tree(
-        "directions", lambda content: content.update(axes=torch.zeros(9).double())
+        "pca_subspace", lambda content: content.update(axes=torch.zeros(9).double())
     ),
-    "directions as a number": tree("directions", lambda content: content.update(axes=1)),
-    "directions not finite": tree("directions", lambda content: content["axes"].fill_(torch.nan)),
+    "directions as a number": tree("pca_subspace", lambda content: content.update(axes=1)),
+    "directions not finite": tree("pca_subspace", lambda content: content["axes"].fill_(torch.nan)),
     "a pipe for weights": place("vae.safetensors", os.mkfifo),
     "a pipe for a record": place(RECORD, os.mkfifo),
     "zeros without end": place("rnn.safetensors", lambda path: path.symlink_to("/dev/zero")),
@@ -271,7 +271,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     "environment as a number": record(env_id=5),
     "flipped bit": flip,
     "another controller": swap,
-    "no directions": place("directions.safetensors", lambda path: None),
+    "no directions": place("pca_subspace.safetensors", lambda path: None),
     "a number as files": record(files=5),
     "files of another kind": record(files={"vae.safetensors": 5}),
     "a file elsewhere": record(files={"../../secret": "0" * 64}),

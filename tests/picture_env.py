@@ -1,6 +1,6 @@
 """A picture environment whose state can be read off its frames, for what CarRacing cannot show.
 
-Gymnasium imports it by itself, in lane processes too: its ids start with ``picture_env:``.
+Gymnasium imports it by itself, in environment processes too: its ids start with ``picture_env:``.
 """
 
 import multiprocessing

@@ -25,7 +25,7 @@ def run(name: str, seeds: list[int], steps: int) -> NDArray[np.float32]:
 
 
 def holds(actions: NDArray[np.float32]) -> NDArray[np.int64]:
-    """How many steps each action of one lane ``(T, A)`` was held, but for the last one."""
+    """How many steps each action of one environment ``(T, A)`` was held, but for the last one."""
     changes = np.flatnonzero((actions[1:] != actions[:-1]).any(axis=1)) + 1
     return np.diff(changes, prepend=0)
 
@@ -42,7 +42,7 @@ def test_actions_lie_in_the_box_and_use_all_of_it(name: str) -> None:
 
 
 @ALL_NAMES
-def test_lanes_differ_and_a_second_reset_repeats(name: str) -> None:
+def test_envs_differ_and_a_second_reset_repeats(name: str) -> None:
     policy = car_policy(name)
     episodes = []
     for seeds in ([1, 2], [3], [1, 2]):
@@ -61,14 +61,14 @@ def test_lanes_differ_and_a_second_reset_repeats(name: str) -> None:
 def test_an_episodes_actions_depend_on_its_seed_alone(
     name: str, seeds: list[int], drops: list[tuple[int, int]]
 ) -> None:
-    """Whatever lanes run beside it, and whichever of them are dropped and when."""
+    """Whatever environments run beside it, and whichever of them are dropped and when."""
     drop_at = dict(drops)
     policy = car_policy(name)
     policy.reset(seeds)
     alone = {seed: run(name, [seed], 265)[:, 0] for seed in seeds}
     for step in range(265):
         if step in drop_at:
-            kept = np.array([bool(drop_at[step] >> lane & 1) for lane in range(len(seeds))], bool)
+            kept = np.array([bool(drop_at[step] >> index & 1) for index in range(len(seeds))], bool)
             policy.keep(kept)
             seeds = [seed for seed, is_kept in zip(seeds, kept, strict=True) if is_kept]
         actions = policy.act()
@@ -121,7 +121,7 @@ def test_plain_policies_change_at_every_step(name: str) -> None:
 @pytest.mark.parametrize("name", ["sticky_brownian", "sticky_uniform"])
 def test_sticky_actions_are_held_uniformly_for_1_to_10_steps(name: str) -> None:
     actions = run(name, list(range(40)), 1000)
-    lengths = np.concatenate([holds(actions[:, lane]) for lane in range(40)])
+    lengths = np.concatenate([holds(actions[:, index]) for index in range(40)])
     shares = np.bincount(lengths, minlength=12) / lengths.size
     assert shares[0] == 0
     np.testing.assert_allclose(shares[1:11], 0.1, atol=0.015)
@@ -131,17 +131,17 @@ def test_sticky_actions_are_held_uniformly_for_1_to_10_steps(name: str) -> None:
 
 
 def test_persistent_episodes_have_longest_holds_of_their_own_of_1_to_200_steps() -> None:
-    steps, lanes = 12_000, 150
-    actions = run("persistent_uniform", list(range(lanes)), steps)
-    longest = np.array([holds(actions[:, lane]).max() for lane in range(lanes)])
+    steps, num_envs = 12_000, 150
+    actions = run("persistent_uniform", list(range(num_envs)), steps)
+    longest = np.array([holds(actions[:, index]).max() for index in range(num_envs)])
     assert longest.max() <= 200
     # Log-uniform: the logarithm has the mean and the spread of a uniform on 0..log 200, but that
-    # a lane of long holds has had too few of them to show its longest.
+    # an environment of long holds has had too few of them to show its longest.
     logs = np.log(longest) / np.log(200)
     assert logs.mean() == pytest.approx(1 / 2, abs=0.08)
     assert logs.std() == pytest.approx(np.sqrt(1 / 12), abs=0.05)
-    # And in each lane a hold is uniform up to that longest.
-    typical = np.array([holds(actions[:, lane]).mean() for lane in range(lanes)])
+    # And in each environment a hold is uniform up to that longest.
+    typical = np.array([holds(actions[:, index]).mean() for index in range(num_envs)])
     np.testing.assert_allclose(typical, (longest + 1) / 2, rtol=0.25)
 
 

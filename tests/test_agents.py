@@ -17,14 +17,14 @@ from hostile_agents import CASES, KEEPING_SHA256, judge, record
 from worldmodels.agent import fingerprint as fingerprint_of_agent
 from worldmodels.agent import load_agent, save_agent
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.envs.controls import Controls
+from worldmodels.envs.action_spec import ActionSpec
 from worldmodels.files import read_json, write_json
 from worldmodels.model_files import load_encoder, load_first_latents
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.worlds.collect import NoisyAgent
 from worldmodels.worlds.real import Perception, RealWorld
 
-CONTROLS = Controls((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+ACTIONS = ActionSpec((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 SHIPPED = Path(__file__).resolve().parent.parent / "pretrained" / "carracing"
 SEARCH = ("stage=controller", "preset=smoke", ALONE)
 
@@ -44,7 +44,7 @@ def fingerprint(folder: Path) -> str:
 def test_a_search_on_the_parts_of_an_agent_is_that_on_its_runs(
     along: Path, agent: Path, tmp_path: Path
 ) -> None:
-    again = ("run=again", f"base={agent}", "controller.components=32")
+    again = ("run=again", f"base={agent}", "controller.pca_components=32")
     for stage in ("controller", "evaluate", "report"):
         done = run(tmp_path, f"stage={stage}", "preset=smoke", ALONE, *BRIEFLY, *again)
         assert done.returncode == 0, done.stderr
@@ -55,11 +55,11 @@ def test_a_search_on_the_parts_of_an_agent_is_that_on_its_runs(
 
 
 @pytest.mark.system
-def test_fewer_directions_than_an_agent_has_are_the_leading_ones(
+def test_fewer_components_than_an_agent_has_are_the_leading_ones(
     copy: Path, agent: Path, tmp_path: Path
 ) -> None:
     for data, base in ((copy, "smoke"), (tmp_path, str(agent))):
-        done = run(data, *SEARCH, "controller.components=16", "run=few", f"base={base}")
+        done = run(data, *SEARCH, "controller.pca_components=16", "run=few", f"base={base}")
         assert done.returncode == 0, done.stderr
     assert fingerprint(tmp_path / "few") == fingerprint(copy / "few")
 
@@ -67,7 +67,7 @@ def test_fewer_directions_than_an_agent_has_are_the_leading_ones(
 def test_an_agent_drives_and_gives_its_v_where_a_run_begins_from_it(
     agent: Path, tmp_path: Path
 ) -> None:
-    own = ("rollouts.policy=controller", "vae.epochs=0", "controller.components=40")
+    own = ("rollouts.policy=controller", "vae.epochs=0", "controller.pca_components=40")
     done = run(tmp_path, "stage=all", "preset=smoke", ALONE, *BRIEFLY, f"base={agent}", *own)
     assert done.returncode == 0, done.stderr
     made = {s: read_json(tmp_path / f"smoke/{s}/manifest.json") for s in ("rollouts", "vae", "rnn")}
@@ -105,22 +105,22 @@ def test_rounds_begin_from_an_agent(agent: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("controller.components=48",), "has 32 directions"),
-        (("controller.components=32", "controller.features=z"), "this C sees 32"),
+        (("controller.pca_components=48",), "has 32 directions"),
+        (("controller.pca_components=32", "controller.features=z"), "this C sees 32"),
     ],
 )
-def test_directions_that_an_agent_does_not_have_are_refused(
+def test_pca_that_an_agent_does_not_have_are_refused(
     agent: Path, tmp_path: Path, overrides: tuple[str, ...], said: str
 ) -> None:
     line = error_line(run(tmp_path, *SEARCH, "run=other", f"base={agent}", *overrides))
     assert said in line
-    assert "controller.components=null" in line
+    assert "controller.pca_components=null" in line
 
 
-def test_directions_are_missing_where_a_c_was_found_without(smoke: Path, tmp_path: Path) -> None:
+def test_pca_are_missing_where_a_c_was_found_without(smoke: Path, tmp_path: Path) -> None:
     base = f"base={smoke / 'smoke/controller/agent'}"
-    line = error_line(run(tmp_path, *SEARCH, "run=other", base, "controller.components=16"))
-    assert "directions.safetensors is missing" in line
+    line = error_line(run(tmp_path, *SEARCH, "run=other", base, "controller.pca_components=16"))
+    assert "pca_subspace.safetensors is missing" in line
 
 
 def test_an_agent_that_is_no_runs_own_is_judged_as_in_its_run(
@@ -187,33 +187,35 @@ def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Pat
 def test_noise_is_on_the_parameters_and_another_for_each_episode(smoke: Path) -> None:
     folder = smoke / "smoke/controller/agent"
     agent = load_agent(folder)
-    world = RealWorld(no_lanes, Perception(agent.encoder, agent.dynamics, agent.config.features))
+    world = RealWorld(no_envs, Perception(agent.encoder, agent.dynamics, agent.config.features))
     seeds = tuple(range(4000))
     blind = torch.zeros(len(seeds), world.feature_size)  # leaves the biases alone
-    policy = NoisyAgent(folder, 0.3, 0.0, CONTROLS).policy(world, seeds)
+    policy = NoisyAgent(folder, 0.3, 0.0, ACTIONS).policy(world, seeds)
     steering = policy.act(blind)[:, 0]
     torch.testing.assert_close(policy.act(blind)[:, 0], steering)
     added = torch.atanh(steering) - agent.parameters[-3].item()
     assert added.std().item() == pytest.approx(0.3, rel=0.05)
     assert added.mean().item() == pytest.approx(0.0, abs=0.02)
-    one = NoisyAgent(folder, 0.3, 0.0, CONTROLS).policy(world, seeds[7:8]).act(blind[:1])[:, 0]
+    one = NoisyAgent(folder, 0.3, 0.0, ACTIONS).policy(world, seeds[7:8]).act(blind[:1])[:, 0]
     torch.testing.assert_close(one, steering[7:8])
 
 
 def test_a_hand_slips_as_often_and_as_long_as_it_should(smoke: Path) -> None:
-    folder, epsilon, steps = smoke / "smoke/controller/agent", 0.05, 400
+    folder, ez_greedy_epsilon, steps = smoke / "smoke/controller/agent", 0.05, 400
     agent = load_agent(folder)
-    world = RealWorld(no_lanes, Perception(agent.encoder, agent.dynamics, agent.config.features))
+    world = RealWorld(no_envs, Perception(agent.encoder, agent.dynamics, agent.config.features))
     seeds = tuple(range(50))
     blind = torch.zeros(len(seeds), world.feature_size)
-    own = NoisyAgent(folder, 0.0, 0.0, CONTROLS).policy(world, seeds).act(blind)  # as long as blind
-    policy = NoisyAgent(folder, 0.0, epsilon, CONTROLS).policy(world, seeds)
-    acted = torch.stack([policy.act(blind) for _ in range(steps)])  # (steps, lanes, actions)
+    own = NoisyAgent(folder, 0.0, 0.0, ACTIONS).policy(world, seeds).act(blind)  # as long as blind
+    policy = NoisyAgent(folder, 0.0, ez_greedy_epsilon, ACTIONS).policy(world, seeds)
+    acted = torch.stack([policy.act(blind) for _ in range(steps)])  # (steps, environments, actions)
     slips = (acted != own).any(dim=2)
     # A slip of 15.5 steps in the mean, then 1 / epsilon - 1 steps before the next begins.
-    assert slips.float().mean().item() == pytest.approx(15.5 / (15.5 + 1 / epsilon - 1), abs=0.03)
+    assert slips.float().mean().item() == pytest.approx(
+        15.5 / (15.5 + 1 / ez_greedy_epsilon - 1), abs=0.03
+    )
     assert (acted.abs() <= 1).all()
-    few = NoisyAgent(folder, 0.0, epsilon, CONTROLS).policy(world, seeds)
+    few = NoisyAgent(folder, 0.0, ez_greedy_epsilon, ACTIONS).policy(world, seeds)
     few.keep(np.arange(len(seeds)) >= 45)
     torch.testing.assert_close(
         torch.stack([few.act(blind[45:]) for _ in range(50)]), acted[:50, 45:]
@@ -223,11 +225,11 @@ def test_a_hand_slips_as_often_and_as_long_as_it_should(smoke: Path) -> None:
 def test_a_slip_is_a_chance(smoke: Path, tmp_path: Path) -> None:
     drive = ("stage=rollouts", "preset=smoke", "rollouts.policy=controller", ALONE)
     model = f"model={smoke / 'smoke/controller/agent'}"
-    line = error_line(run(tmp_path, *drive, model, "rollouts.epsilon=1.5"))
-    assert "rollouts.epsilon=1.5" in line
+    line = error_line(run(tmp_path, *drive, model, "rollouts.ez_greedy_epsilon=1.5"))
+    assert "rollouts.ez_greedy_epsilon=1.5" in line
 
 
-def no_lanes(lanes: int) -> Any:
+def no_envs(num_envs: int) -> Any:
     raise AssertionError("nothing is played here")
 
 

@@ -79,9 +79,9 @@ def test_the_same_stage_begun_again_is_complete(tmp_path: Path) -> None:
 def test_another_configuration_is_refused_by_the_keys_name(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     finished(run, "vae", **{"vae.latent_size": 32})
-    with pytest.raises(ArtifactError, match=r"vae.latent_size=32, now 64.*fresh=true"):
+    with pytest.raises(ArtifactError, match=r"vae.latent_size=32, now 64.*overwrite=true"):
         run.begin("vae", {"vae.latent_size": 64}, {})
-    assert not run.begin("vae", {"vae.latent_size": 64}, {}, fresh=True).complete
+    assert not run.begin("vae", {"vae.latent_size": 64}, {}, overwrite=True).complete
 
 
 def test_another_input_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -120,7 +120,9 @@ def test_a_base_run_serves_where_the_same_is_to_be_made(tmp_path: Path) -> None:
     variant = Run(tmp_path / "variant", base)
     shared = variant.begin("rnn", {"size": 32}, {"vae": "one"}, share=True)
     assert (shared.path, shared.complete) == (tmp_path / "base" / "rnn", True)
-    assert not variant.begin("rnn", {"size": 32}, {"vae": "one"}, share=True, fresh=True).complete
+    assert not variant.begin(
+        "rnn", {"size": 32}, {"vae": "one"}, share=True, overwrite=True
+    ).complete
     larger = Run(tmp_path / "larger", base).begin("rnn", {"size": 64}, {"vae": "one"}, share=True)
     assert (larger.path, larger.complete) == (tmp_path / "larger" / "rnn", False)
     assert larger.unlike == f"{tmp_path}/base/rnn was made with size=32, now 64"

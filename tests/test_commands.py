@@ -191,55 +191,59 @@ def test_a_finished_run_is_the_first_round(copy: Path) -> None:
 
 
 @pytest.mark.system
-def test_a_scout_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(
+def test_a_bootstrap_run_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    few = ("preset=smoke", "run=scouted", *BRIEFLY, *FEW_FRAMES, ALONE)
-    scouted = (*few, "+scout={rollouts:{episodes:4,policy:brownian},rnn:{hidden_size:16}}")
+    few = ("preset=smoke", "run=bootstrapped", *BRIEFLY, *FEW_FRAMES, ALONE)
+    bootstrapped = (*few, "+bootstrap={rollouts:{episodes:4,policy:brownian},rnn:{hidden_size:16}}")
     drive = ("rollouts.policy=controller", "rollouts.noise=0.1")
-    early = run(tmp_path, "stage=rollouts", *scouted, *drive)
-    assert "stage=scout run=scouted" in error_line(early)
-    done = run(tmp_path, "stage=all", *scouted, *drive)
+    early = run(tmp_path, "stage=rollouts", *bootstrapped, *drive)
+    assert "stage=bootstrap run=bootstrapped" in error_line(early)
+    done = run(tmp_path, "stage=all", *bootstrapped, *drive)
     assert done.returncode == 0, done.stdout + done.stderr
-    scout, main = (
+    bootstrap, main = (
         {stage: manifest(tmp_path, stage, name) for stage in STAGES[:4]}
-        for name in ("scouted/scout", "scouted")
+        for name in ("bootstrapped/bootstrap", "scouted")
     )
-    assert scout["rollouts"]["config"]["rollouts.policy"] == "brownian"
-    assert main["rollouts"]["inputs"] == {"controller": scout["controller"]["fingerprint"]}
+    assert bootstrap["rollouts"]["config"]["rollouts.policy"] == "brownian"
+    assert main["rollouts"]["inputs"] == {"controller": bootstrap["controller"]["fingerprint"]}
     assert main["vae"]["inputs"] == {
-        "rollouts-1": scout["rollouts"]["fingerprint"],
+        "rollouts-1": bootstrap["rollouts"]["fingerprint"],
         "rollouts": main["rollouts"]["fingerprint"],
-        "previous vae": scout["vae"]["fingerprint"],
+        "previous vae": bootstrap["vae"]["fingerprint"],
     }
     assert "previous rnn" not in main["rnn"]["inputs"]
-    assert scout["rnn"]["config"]["rnn.hidden_size"] == 16
+    assert bootstrap["rnn"]["config"]["rnn.hidden_size"] == 16
     assert main["rnn"]["config"]["rnn.hidden_size"] == 32
-    assert len(LatentSet(tmp_path / "scouted/rnn/latents.h5").lengths) == 4 + 8
-    page = (tmp_path / "scouted/report/index.html").read_text()
-    assert "<td>scout/controller</td>" in page
-    other = run(tmp_path, "stage=vae", *scouted, *drive, "vae.latent_size=8", "fresh=true")
+    assert len(LatentSet(tmp_path / "bootstrapped/rnn/latents.h5").lengths) == 4 + 8
+    page = (tmp_path / "bootstrapped/report/index.html").read_text()
+    assert "<td>bootstrap/controller</td>" in page
+    other = run(tmp_path, "stage=vae", *bootstrapped, *drive, "vae.latent_size=8", "overwrite=true")
     assert "other sizes" in error_line(other)
-    agent = tmp_path / "scouted/controller/agent"
-    two = run(tmp_path, "stage=rollouts", *scouted, *drive, f"model={agent}", "fresh=true")
+    agent = tmp_path / "bootstrapped/controller/agent"
+    two = run(tmp_path, "stage=rollouts", *bootstrapped, *drive, f"model={agent}", "overwrite=true")
     assert "both a run before and model=" in error_line(two)
 
 
-def test_a_search_ends_with_its_budget_and_goes_on_with_a_larger_one(copy: Path) -> None:
+def test_a_search_ends_with_its_total_steps_and_goes_on_with_a_larger_one(copy: Path) -> None:
     search = ("stage=controller", "preset=smoke", "run=spent", "base=smoke", ALONE)
-    done = run(copy, *search, "controller.budget=1")
+    done = run(copy, *search, "controller.total_steps=1")
     assert done.returncode == 0, done.stderr
     spent = manifest(copy, "controller", "spent")
     assert spent["summary"]["generations"] == 1
-    done = run(copy, *search, "controller.budget=null")
+    done = run(copy, *search, "controller.total_steps=null")
     assert done.returncode == 0, done.stderr
     whole, reference = manifest(copy, "controller", "spent"), manifest(copy, "controller")
     assert whole["summary"]["generations"] == 2
     assert whole["summary"]["steps"] == reference["summary"]["steps"] > spent["summary"]["steps"]
 
 
-def test_step_sizes_fall_as_the_budget_is_used_up(copy: Path) -> None:
-    narrowing = ("controller.budget=250", "controller.sigma=0.2", "controller.final_sigma=0.05")
+def test_step_sizes_fall_as_its_total_steps_is_used_up(copy: Path) -> None:
+    narrowing = (
+        "controller.total_steps=250",
+        "controller.sigma=0.2",
+        "controller.final_sigma=0.05",
+    )
     search = ("stage=controller", "preset=smoke", "run=fall", "base=smoke", ALONE)
     done = run(copy, *search, *narrowing)
     assert done.returncode == 0, done.stderr
@@ -257,7 +261,7 @@ def test_step_sizes_fall_as_the_budget_is_used_up(copy: Path) -> None:
     ("overrides", "said"),
     [
         (["vae.latnt_size=3"], "vae.latnt_size: no such key, perhaps vae.latent_size"),
-        (["stage=fly"], "stage: Invalid value 'fly', expected one of [scout, rollouts,"),
+        (["stage=fly"], "stage: Invalid value 'fly', expected one of [bootstrap, rollouts,"),
         (["vae.latent_size=many"], "vae.latent_size: Value 'many'"),
         (["preset=huge"], "preset=huge: choose one of laptop, paper, quick, smoke"),
         (["stage=vae", "run=a/b"], "stage=rollouts run=a/b"),
@@ -267,9 +271,9 @@ def test_step_sizes_fall_as_the_budget_is_used_up(copy: Path) -> None:
         (["stage=evaluate", "model=nowhere"], "nowhere"),
         (["device=cuda"], "device=cuda"),
         (["stage=rollouts", "device=mps"], "device=mps: torch finds no Metal here"),
-        (["stage=scout"], "no scout"),
-        (["+scout={vae:{latnt_size:3}}"], "vae.latnt_size: no such key"),
-        (["controller.patience=0"], "controller.patience=0: choose 1 to 100000"),
+        (["stage=bootstrap"], "no bootstrap run"),
+        (["+bootstrap={vae:{latnt_size:3}}"], "vae.latnt_size: no such key"),
+        (["controller.stall_steps=0"], "controller.stall_steps=0: choose 1 to 100000"),
         (["vae=5"], "vae=5: is no name of a group; choose one of paper"),
         (["env=[1]"], "env=[1]: is no name of a group; choose one of breakout, carracing,"),
         (
@@ -295,11 +299,11 @@ def test_mistakes_are_one_line_that_names_them(
 
 
 def test_an_artifact_made_from_another_upstream_is_refused(copy: Path) -> None:
-    done = run(copy, "stage=vae", "preset=smoke", "vae.learning_rate=2e-3", "fresh=true")
+    done = run(copy, "stage=vae", "preset=smoke", "vae.learning_rate=2e-3", "overwrite=true")
     assert done.returncode == 0, done.stderr
     line = error_line(run(copy, "stage=rnn", "preset=smoke"))
     assert "made from another vae" in line
-    assert "fresh=true" in line
+    assert "overwrite=true" in line
 
 
 def test_a_page_that_cannot_be_made_costs_none(copy: Path) -> None:
@@ -314,7 +318,7 @@ def test_a_truncated_shard_is_named_and_collected_again(copy: Path) -> None:
     path = copy / "smoke/rollouts/shard-00001.h5"
     fingerprint = manifest(copy, "rollouts")["fingerprint"]
     path.write_bytes(path.read_bytes()[:-5000])
-    line = error_line(run(copy, "stage=vae", "preset=smoke", "fresh=true"))
+    line = error_line(run(copy, "stage=vae", "preset=smoke", "overwrite=true"))
     assert "shard-00001.h5 is damaged" in line
     assert "stage=rollouts" in line
     done = run(copy, "stage=rollouts", "preset=smoke", ALONE)
@@ -337,7 +341,7 @@ def test_files_that_no_manifest_accounts_for_are_not_adopted(copy: Path) -> None
     line = error_line(run(copy, "stage=rollouts", "preset=smoke", "rollouts.policy=uniform"))
     assert "smoke/rollouts has" in line
     assert "no manifest.json" in line
-    assert "fresh=true" in line
+    assert "overwrite=true" in line
 
 
 @pytest.mark.parametrize(
@@ -346,7 +350,14 @@ def test_files_that_no_manifest_accounts_for_are_not_adopted(copy: Path) -> None
 def test_a_stop_signal_saves_and_exits_75(copy: Path, number: signal.Signals) -> None:
     path = copy / "smoke/vae/checkpoint.safetensors"
     path.unlink()
-    arguments = ("stage=vae", "preset=smoke", "fresh=true", "vae.epochs=400", "run=smoke", ALONE)
+    arguments = (
+        "stage=vae",
+        "preset=smoke",
+        "overwrite=true",
+        "vae.epochs=400",
+        "run=smoke",
+        ALONE,
+    )
     process = start(copy, *arguments, "trainer.log_every=1", "trainer.checkpoint_seconds=0.2")
     wait_for(lambda: path.exists() or process.poll() is not None)
     process.send_signal(number)
@@ -360,7 +371,7 @@ def test_a_stop_signal_saves_and_exits_75(copy: Path, number: signal.Signals) ->
     [("tensorboard", "*tfevents*"), pytest.param("wandb", "*.wandb", marks=pytest.mark.system)],
 )
 def test_metrics_go_to_a_logger(copy: Path, logger: str, file: str) -> None:
-    words = ("preset=smoke", "fresh=true", "vae.batch_size=256", f"logger={logger}")
+    words = ("preset=smoke", "overwrite=true", "vae.batch_size=256", f"logger={logger}")
     done = run(copy, "stage=vae", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (copy / "smoke/vae/metrics.csv").exists()

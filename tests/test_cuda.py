@@ -33,7 +33,8 @@ def test_in_numbas_simulator() -> None:
 
 @pytest.fixture
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Two lanes on the GPU and on the CPU, with frames of 64x64 or of the test's own choice."""
+    """Two environments on the GPU and on the CPU, with frames of 64x64 or of the test's own
+    choice."""
     size = getattr(request, "param", 64)
     with ExitStack() as stack:
         envs = [
@@ -73,7 +74,7 @@ def test_an_episode(pair: Pair) -> None:
 
 
 @needs_gpu
-def test_states_move_between_devices_and_lanes_are_dropped(pair: Pair) -> None:
+def test_states_move_between_devices_and_envs_are_dropped(pair: Pair) -> None:
     gpu, cpu = pair
     gpu.reset(seed=[0, 1])
     cpu.reset(seed=[5, 6])
@@ -89,7 +90,7 @@ def test_states_move_between_devices_and_lanes_are_dropped(pair: Pair) -> None:
 
 
 @needs_gpu
-def test_a_lane_begins_anew_alone(pair: Pair) -> None:
+def test_a_env_begins_anew_alone(pair: Pair) -> None:
     for env in pair:
         env.reset(seed=3)
     options = {"reset_mask": np.array([True, False])}

@@ -54,12 +54,12 @@ def test_what_is_no_manifest_is_named(tmp_path: Path, content: bytes, said: str)
     path.parent.mkdir()
     path.write_bytes(content)
     for use in (lambda: run.locate("rnn"), lambda: run.begin("rnn", {"size": 1}, {})):
-        with pytest.raises(ArtifactError, match="fresh=true") as refused:
+        with pytest.raises(ArtifactError, match="overwrite=true") as refused:
             use()
         assert str(refused.value).startswith(f"{path}: ")
         assert said in str(refused.value)
     assert path.read_bytes() == content
-    with run.begin("rnn", {"size": 1}, {}, fresh=True) as folder:  # as the line says
+    with run.begin("rnn", {"size": 1}, {}, overwrite=True) as folder:  # as the line says
         folder.finish("def")
     assert run.has("rnn")
 
@@ -117,7 +117,7 @@ def test_a_record_that_is_no_object_is_named(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     for line in ("5", "[" * 100_000, "{"):
         path.write_text(line + "\n")
-        with pytest.raises(ArtifactError, match=r"log\.jsonl: is damaged .*fresh=true"):
+        with pytest.raises(ArtifactError, match=r"log\.jsonl: is damaged .*overwrite=true"):
             JsonLines(path).read()
 
 
@@ -146,7 +146,7 @@ def test_a_folder_without_permission_is_named(unprivileged: Path) -> None:
         assert run.begin("vae", {}, {}).complete  # reading needs no lock
         for use in (
             lambda: run.begin("rnn", {}, {}),
-            lambda: run.begin("vae", {}, {}, fresh=True),
+            lambda: run.begin("vae", {}, {}, overwrite=True),
             lambda: log.append({}),
             lambda: write_json(unprivileged / "run/new.json", {}),
         ):

@@ -90,12 +90,12 @@ def test_one_flipped_bit_anywhere_is_damage(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("rollouts/shard-00001.h5", ("stage=vae", "fresh=true")),
+        ("rollouts/shard-00001.h5", ("stage=vae", "overwrite=true")),
         ("rollouts/shard-00001.h5", ("stage=inspect",)),
-        ("vae/vae.safetensors", ("stage=controller", "fresh=true")),
-        ("rnn/rnn.safetensors", ("stage=controller", "fresh=true")),
-        ("rnn/latents.h5", ("stage=controller", "fresh=true", "controller.components=8")),
-        ("controller/agent/controller.safetensors", ("stage=evaluate", "fresh=true")),
+        ("vae/vae.safetensors", ("stage=controller", "overwrite=true")),
+        ("rnn/rnn.safetensors", ("stage=controller", "overwrite=true")),
+        ("rnn/latents.h5", ("stage=controller", "overwrite=true", "controller.pca_components=8")),
+        ("controller/agent/controller.safetensors", ("stage=evaluate", "overwrite=true")),
     ],
 )
 def test_a_stage_names_the_damaged_file_before_it_is_opened(
@@ -161,7 +161,7 @@ def test_what_was_made_with_another_configuration_is_not_adopted(copy: Path, sta
     write_json(copy / "smoke" / stage / "manifest.json", record)
     line = error_line(run(copy, f"stage={stage}", "preset=smoke", f"{key}={value}", ALONE))
     assert f"smoke/{stage}/{name}: made with another configuration" in line
-    assert "fresh=true" in line
+    assert "overwrite=true" in line
 
 
 def test_metrics_of_another_configuration_are_not_gone_on_with(copy: Path) -> None:

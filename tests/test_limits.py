@@ -52,7 +52,7 @@ def with_value(key: str, value: Any) -> schema.Config:
     config = copy.deepcopy(_default())
     *groups, name = key.split(".")
     group = functools.reduce(getattr, groups, config)
-    setattr(group, name, [value] * 3 if key == "env.lever" else value)
+    setattr(group, name, [value] * 3 if key == "env.action_bins" else value)
     return config
 
 
@@ -89,7 +89,7 @@ def test_a_number_outside_is_refused_by_name(key: str) -> None:
         "rollouts.episodes=300000000",
         "seed=1" + 400 * "0",
         "vae.learning_rate=1" + 400 * "0",
-        "env.lever=[0,1,1e999]",
+        "env.action_bins=[0,1,1e999]",
     ],
 )
 def test_a_number_without_bound_ends_the_command_with_one_line(tmp_path: Path, word: str) -> None:
@@ -117,25 +117,28 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
     ("overrides", "said"),
     [
         (["controller.first_episodes=17"], "controller.first_episodes=17: choose 2 to"),
-        (["controller.budget=null", "controller.final_sigma=0.01"], "needs controller.budget"),
+        (
+            ["controller.total_steps=null", "controller.final_sigma=0.01"],
+            "needs controller.total_steps",
+        ),
         (["controller.final_sigma=0.2"], "controller.final_sigma=0.2: choose at most"),
         (["evaluate.first_seed=268435400"], "evaluate.first_seed=268435400"),
         (["controller.world=dream"], "controller.latent=mean: M will dream of rnn.latent=sampled"),
-        (["scout.vae.epochs=-1"], r"scout\.\*: vae.epochs=-1: choose 0 to 100000"),
+        (["bootstrap.vae.epochs=-1"], r"bootstrap\.\*: vae.epochs=-1: choose 0 to 100000"),
         (
             ["controller.population=5000", "controller.episodes=5000"],
             "controller.population=5000: .*25,000,000 episodes; choose at most 1,000,000",
         ),
         (
-            ["env.lanes=4096", "rollouts.episodes=4096", "rollouts.max_steps=100000"],
-            "env.lanes=4096: .* choose at most",
+            ["env.num_envs=4096", "rollouts.episodes=4096", "rollouts.max_steps=100000"],
+            "env.num_envs=4096: .* choose at most",
         ),
         (
             [
-                *("controller.diagonal=false", "controller.components=null"),
+                *("controller.diagonal=false", "controller.pca_components=null"),
                 *("rnn.hidden_size=4096", "controller.hidden_units=64"),
             ],
-            "controller.diagonal=false: .* fewer controller.components",
+            "controller.diagonal=false: .* fewer controller.pca_components",
         ),
         (["env.squash=[" + ",".join(["tanh"] * 1025) + "]"], "env.squash has 1025 entries"),
         (["+vae.latent=3"], "vae.latent: no such key, perhaps rnn.latent or controller.latent"),
@@ -178,18 +181,22 @@ def test_what_a_later_stage_could_not_use_ends_a_chain_before_its_first(
 
 
 @pytest.mark.parametrize(
-    ("scout", "said"),
+    ("bootstrap", "said"),
     [
         ("{env:{squash:[warp,tanh,tanh]}}", "env.squash: unknown squashing 'warp'"),
         ("{env:{id:NoSuchGame-v0}}", "env.id=NoSuchGame-v0"),
     ],
 )
-def test_a_scouts_configuration_is_checked_before_it(tmp_path: Path, scout: str, said: str) -> None:
-    for stage in ("scout", "all", "iterate"):
-        config = composed("preset=smoke", f"stage={stage}", f"+scout={scout}")
+def test_a_bootstrap_configuration_is_checked_before_it(
+    tmp_path: Path, bootstrap: str, said: str
+) -> None:
+    for stage in ("bootstrap", "all", "iterate"):
+        config = composed("preset=smoke", f"stage={stage}", f"+bootstrap={bootstrap}")
         with pytest.raises(ConfigError, match=said):
             Context(config, Run(tmp_path / "run")).check()
-    Context(composed("preset=smoke", "stage=vae", f"+scout={scout}"), Run(tmp_path / "run")).check()
+    Context(
+        composed("preset=smoke", "stage=vae", f"+bootstrap={bootstrap}"), Run(tmp_path / "run")
+    ).check()
 
 
 @pytest.mark.parametrize(
@@ -199,8 +206,8 @@ def test_a_scouts_configuration_is_checked_before_it(tmp_path: Path, scout: str,
         (["logger=tensorboard"], "tensorboard", "logger=tensorboard: "),
         (["env=breakout"], "ale_py", "env=breakout "),
         ([], "imageio_ffmpeg", "evaluate.video=true: .* pip install imageio-ffmpeg"),
-        (["+scout={logger:{name:wandb}}"], "wandb", "logger=wandb: "),
-        (["+scout={env:{engine:envpool}}"], "envpool", "env.engine=envpool: "),
+        (["+bootstrap={logger:{name:wandb}}"], "wandb", "logger=wandb: "),
+        (["+bootstrap={env:{engine:envpool}}"], "envpool", "env.engine=envpool: "),
     ],
 )
 def test_a_package_that_a_chain_will_need_is_missing_at_once(

@@ -25,9 +25,9 @@ def names(folder: Path) -> list[str]:
 def test_a_stage_at_work_keeps_others_out_until_it_ends(tmp_path: Path) -> None:
     one, two = Run(tmp_path / "run"), Run(tmp_path / "run")
     with one.begin("vae", {}, {}) as work:
-        for fresh in (False, True):
+        for overwrite in (False, True):
             with pytest.raises(ArtifactError) as refused:
-                two.begin("vae", {}, {}, fresh=fresh)
+                two.begin("vae", {}, {}, overwrite=overwrite)
             line = str(refused.value)
             assert line.startswith(
                 f"{tmp_path}/run/vae: stage=vae is being made by process {os.getpid()} on host "
@@ -73,7 +73,9 @@ input()
 def test_a_command_leaves_what_another_one_makes_alone(copy: Path) -> None:
     before = names(copy)
     lock = FolderLock(copy / "smoke/vae", "vae")
-    line = error_line(run(copy, "stage=vae", "preset=smoke", "vae.epochs=2", "fresh=true", ALONE))
+    line = error_line(
+        run(copy, "stage=vae", "preset=smoke", "vae.epochs=2", "overwrite=true", ALONE)
+    )
     assert f"smoke/vae: stage=vae is being made by process {os.getpid()} on host" in line
     assert set(names(copy)) - set(before) <= {"smoke/.vae.lock"}
     done = run(copy, "stage=vae", "preset=smoke", ALONE)  # complete, so only read

@@ -295,11 +295,11 @@ def test_controllers_act_as_one_linear_layer_each_and_stay_in_the_box() -> None:
     parameters = torch.randn(6, head.size(4))
     features = torch.randn(6, 4)
     actions = Controllers(parameters, 4, head).act(features)
-    for lane in range(6):
-        weight = parameters[lane, :12].reshape(4, 3)
-        raw = features[lane] @ weight + parameters[lane, 12:]
+    for index in range(6):
+        weight = parameters[index, :12].reshape(4, 3)
+        raw = features[index] @ weight + parameters[index, 12:]
         wanted = [torch.tanh(raw[0]), torch.tanh(raw[1]) / 2 + 0.5, torch.tanh(raw[2]).clamp(0)]
-        torch.testing.assert_close(actions[lane], torch.stack(wanted), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(actions[index], torch.stack(wanted), rtol=1e-4, atol=1e-5)
     low, high = torch.tensor([-1.0, 0, 0]), torch.tensor([1.0, 1, 1])
     assert ((actions >= low) & (actions <= high)).all()
 

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from PIL import Image
 
-from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.envs.observation import PixelObservation
 
 
@@ -27,8 +27,8 @@ from worldmodels.envs.observation import PixelObservation
 def test_frames_are_reduced_as_pil_reduces_them(
     pictures: NDArray[np.uint8], size: int, crop_rows: int | None
 ) -> None:
-    lanes, rows, columns, _ = pictures.shape
-    env = PixelObservation(SyncVectorEnv([Blank(rows, columns)] * lanes), size, crop_rows)
+    num_envs, rows, columns, _ = pictures.shape
+    env = PixelObservation(SyncVectorEnv([Blank(rows, columns)] * num_envs), size, crop_rows)
     frames = env.observations(pictures)
     assert frames in env.observation_space
     for picture, frame in zip(pictures, frames, strict=True):
@@ -55,7 +55,7 @@ def test_the_dashboard_is_cropped() -> None:
     black = []
     for crop_rows in (None, 84):
         spec = EnvSpec(engine="gymnasium", crop_rows=crop_rows)
-        with closing(make_lanes(spec, lanes=1)) as env:
+        with closing(make_vector_env(spec, num_envs=1)) as env:
             frames, _ = env.reset(seed=[1])  # type: ignore[arg-type]
             black.append((frames[0, -1].max(axis=-1) < 10).mean())
     assert black[0] == 1
@@ -64,7 +64,7 @@ def test_the_dashboard_is_cropped() -> None:
 
 def test_the_picture_is_taken_from_among_other_observations() -> None:
     spec = EnvSpec(id="picture_env:Console-v0", crop_rows=8, size=8)
-    with closing(make_lanes(spec, lanes=1)) as env:
+    with closing(make_vector_env(spec, num_envs=1)) as env:
         first, _ = env.reset(seed=[3])  # type: ignore[arg-type]  # Gymnasium's hint has no list
         frames = [first, *(env.step(np.zeros((1, 2), np.float32))[0] for _ in range(4))]
     assert [frame[0, 0, 0, 0] for frame in frames] == [0, 1, 2, 2, 2], "the last step shows nothing"

@@ -12,9 +12,9 @@ import pytest
 from worldmodels.agent import PARTS, fingerprint, load_agent
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.errors import install
-from worldmodels.evolution.fitness import Packet
+from worldmodels.evolution.fitness import EvalBatch
 from worldmodels.files import read_json
-from worldmodels.worlds.recipes import RealRecipe
+from worldmodels.worlds.specs import RealWorldSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = {"carracing": "laptop", "takecover": "takecover"}
@@ -61,20 +61,21 @@ def test_it_plays_as_its_card_says(name: str, spec: EnvSpec, count: int, steps: 
         pytest.skip(f"ViZDoom is not installed: {install('doom')}")
     folder, run = published(name)
     agent, judged = load_agent(folder), run["scores"]["agent"]
-    world = RealRecipe(
+    world = RealWorldSpec(
         spec,
         encoder=folder / "vae.safetensors",
         dynamics=folder / "rnn.safetensors",
         features=agent.config.features,
     ).build()
     seeds = tuple(judged["seeds"][:count])
-    packet = Packet(agent.parameters[None], seeds, steps, agent.config.controller)
+    batch = EvalBatch(agent.parameters[None], seeds, steps, agent.config.controller)
     try:
-        outcome = packet(world, lambda steps: None)
+        outcome = batch(world, lambda steps: None)
     finally:
         world.close()
     # Of a point a step, what an episode cut short would have been worth is known.
     every = np.minimum(judged["returns"], steps)
-    # Rounding differs with the number of lanes, and one car in a hundred gets stuck: the median.
+    # Rounding differs with the number of environments, and one car in a hundred gets stuck: the
+    # median.
     error = 1.25 * every.std(ddof=1) / np.sqrt(count)
     assert abs(np.median(outcome.returns) - np.median(every[:count])) < 4 * error

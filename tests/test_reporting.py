@@ -15,7 +15,7 @@ from rich.console import Console
 from worldmodels import tracking
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
-from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.encoder import to_input
 from worldmodels.models.features import FeatureSpec
@@ -193,7 +193,8 @@ def test_a_video_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path) 
     encoder, dynamics = ConvVAE().eval(), MDNRNN(32, 2, 8).eval()
     spec = EnvSpec("picture_env:Countdown-v0", "gymnasium", 500, None, 64)
     world = RealWorld(
-        lambda lanes: make_lanes(spec, lanes), Perception(encoder, dynamics, FeatureSpec())
+        lambda num_envs: make_vector_env(spec, num_envs),
+        Perception(encoder, dynamics, FeatureSpec()),
     )
     video = EpisodeVideo(1, encoder, dynamics)
     head = ControllerSpec(("tanh", "tanh"))

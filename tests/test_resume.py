@@ -12,16 +12,16 @@ from command import ALONE, BRIEFLY, run, start
 
 SEARCH = (
     "controller.generations=12",
-    "controller.select_every=4",
+    "controller.eval_interval=4",
     "controller.first_episodes=2",
     "controller.episodes=6",
-    "controller.patience=15",
-    "controller.components=12",
+    "controller.stall_steps=15",
+    "controller.pca_components=12",
     "controller.diagonal=true",
-    "controller.budget=9_000",
+    "controller.total_steps=9_000",
     "controller.final_sigma=0.02",
 )
-BASE = ("preset=smoke", "trainer.checkpoint_seconds=0.1", "rnn.baselines=false", "env.lanes=2")
+BASE = ("preset=smoke", "trainer.checkpoint_seconds=0.1", "rnn.baselines=false", "env.num_envs=2")
 LONG = {
     "rollouts": ("rollouts.episodes=24", "rollouts.max_steps=150", "env.max_steps=150"),
     "vae": ("vae.epochs=2",),

@@ -14,8 +14,8 @@ from shell import ROOT, Commands, lint
 from waiting import HANG_SECONDS, wait_for
 
 CHAIN = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
-STAGES = ("scout", *CHAIN)
-SIMULATING = ("scout", "rollouts", "controller", "evaluate")
+STAGES = ("bootstrap", *CHAIN)
+SIMULATING = ("bootstrap", "rollouts", "controller", "evaluate")
 
 
 def test_scripts_pass_shellcheck() -> None:
@@ -107,9 +107,9 @@ def test_refused_requeue_is_said_and_fails_the_job(slurm: Commands) -> None:
 
 def test_restarted_job_does_not_delete_its_progress(slurm: Commands) -> None:
     slurm.env["SLURM_RESTART_COUNT"] = "1"
-    slurm.run("bash", "slurm/vae.sbatch", "run=mine", "fresh=true")
+    slurm.run("bash", "slurm/vae.sbatch", "run=mine", "overwrite=true")
     [call] = slurm.calls("python")
-    assert call.endswith("fresh=true fresh=false")
+    assert call.endswith("overwrite=true overwrite=false")
 
 
 def test_sigterm_is_forwarded_and_the_stage_awaited(slurm: Commands) -> None:
@@ -151,7 +151,7 @@ def test_stage_killed_by_sigterm_during_its_imports_is_requeued(slurm: Commands)
 @pytest.fixture
 def login_node(commands: Commands) -> Commands:
     """Where jobs are submitted: sbatch numbers them from 101 on."""
-    commands.add("python", 'echo "scout: $SCOUT"')
+    commands.add("python", 'echo "bootstrap: $BOOTSTRAP"')
     commands.add(
         "sbatch",
         """number=$((100 + $(grep -c '^sbatch ' "$CALLS")))
@@ -159,7 +159,7 @@ def login_node(commands: Commands) -> Commands:
 echo "$number${CLUSTER:-}" """,
     )
     commands.add("scancel", "")
-    commands.env["SCOUT"] = "{}"
+    commands.env["BOOTSTRAP"] = "{}"
     return commands
 
 
@@ -176,7 +176,7 @@ def test_submit_chains_the_stages(
     login_node: Commands, cluster: str, stages: tuple[str, ...], tmp_path: Path
 ) -> None:
     login_node.env["CLUSTER"] = cluster
-    login_node.env["SCOUT"] = "" if "scout" in stages else "{}"
+    login_node.env["BOOTSTRAP"] = "" if "bootstrap" in stages else "{}"
     done = login_node.run(str(ROOT / "slurm/submit.sh"), "mine", "preset=paper", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     calls = login_node.calls("sbatch")
@@ -200,8 +200,8 @@ def test_a_run_below_another_has_its_logs_where_there_is_a_folder(login_node: Co
     assert "run=quick/tau" in call
 
 
-@pytest.mark.parametrize(("preset", "first"), [("quick", "rollouts"), ("laptop", "scout")])
-def test_submit_begins_with_a_scout_where_the_preset_has_one(
+@pytest.mark.parametrize(("preset", "first"), [("quick", "rollouts"), ("laptop", "bootstrap")])
+def test_submit_begins_with_a_bootstrap_run_where_the_preset_has_one(
     login_node: Commands, preset: str, first: str
 ) -> None:
     ours(login_node)

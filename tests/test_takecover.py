@@ -1,4 +1,4 @@
-"""Doom Take Cover: the game as lanes, every stage on it, and what is refused."""
+"""Doom Take Cover: the game as environments, every stage on it, and what is refused."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from worldmodels.agent import load_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.envs.engines import make_lanes
+from worldmodels.envs.engines import make_vector_env
 from worldmodels.errors import install
 from worldmodels.model_files import load_first_latents
 from worldmodels.models.controller import ControllerSpec
@@ -48,15 +48,15 @@ def manifest(folder: Path, stage: str) -> dict[str, Any]:
 
 
 def hold(action: float, seeds: list[int], steps: int) -> list[NDArray[Any]]:
-    """Frames, rewards, terminated, truncated over time of lanes that do one thing."""
-    with closing(make_lanes(SPEC, len(seeds))) as env:
+    """Frames, rewards, terminated, truncated over time of environments that do one thing."""
+    with closing(make_vector_env(SPEC, len(seeds))) as env:
         env.reset(seed=seeds)  # type: ignore[arg-type]  # Gymnasium's hint has no list
         actions = np.full((len(seeds), 1), action, np.float32)
         rows = [env.step(actions)[:4] for _ in range(steps)]
     return [np.stack(column) for column in zip(*rows, strict=True)]
 
 
-def test_an_episode_is_the_seeds_and_no_lanes() -> None:
+def test_an_episode_is_the_seeds_and_no_envs() -> None:
     one, two = hold(0.0, [5, 6], 250), hold(0.0, [6, 5], 250)
     for a, b in zip(one, two, strict=True):
         np.testing.assert_array_equal(a, b[:, ::-1])
@@ -67,17 +67,19 @@ def test_standing_still_is_worth_a_point_a_step_and_ends_in_death() -> None:
     assert frames.shape == (700, 3, 64, 64, 3)
     assert terminated[-1].all()
     assert not truncated.any()
-    for lane in range(3):
-        lifetime = int(terminated[:, lane].argmax()) + 1
+    for index in range(3):
+        lifetime = int(terminated[:, index].argmax()) + 1
         assert 50 < lifetime < 700
-        assert (rewards[:lifetime, lane] == 1).all()
-        assert (rewards[lifetime:, lane] == 0).all()
-        assert frames[lifetime - 1, lane].any(), "ViZDoom's last observation is blank"
+        assert (rewards[:lifetime, index] == 1).all()
+        assert (rewards[lifetime:, index] == 0).all()
+        assert frames[lifetime - 1, index].any(), "ViZDoom's last observation is blank"
 
 
-@pytest.mark.parametrize(("lever", "button"), [(-1.0, 2), (0.0, 0), (1.0, 1)])
-def test_the_lever_does_what_the_games_own_action_does(lever: float, button: int) -> None:
-    frames, *_ = hold(lever, [4], 30)
+@pytest.mark.parametrize(("action_bins", "button"), [(-1.0, 2), (0.0, 0), (1.0, 1)])
+def test_the_action_bins_does_what_the_games_own_action_does(
+    action_bins: float, button: int
+) -> None:
+    frames, *_ = hold(action_bins, [4], 30)
     with closing(gymnasium.make(ID, max_episode_steps=2100, doom_config_path="/dev/null")) as env:
         env.reset(seed=4)
         pictures = [env.step(button)[0]["screen"] for _ in range(30)]
@@ -157,7 +159,7 @@ def test_the_number_of_workers_changes_nothing(takecover: Path, tmp_path: Path, 
     [
         (["+env.kwargs.scenario_config_file=nowhere.cfg"], "nowhere.cfg"),
         (["env.id=vizdoom.gymnasium_wrapper:VizdoomTakeOver-v1"], "VizdoomTakeOver"),
-        (["env.id=vizdoom.gymnasium_wrapper:VizdoomTakeCover-MultiBinary-v1"], "env.lever"),
+        (["env.id=vizdoom.gymnasium_wrapper:VizdoomTakeCover-MultiBinary-v1"], "env.action_bins"),
         (["env.engine=native"], "native simulates CarRacing-v3"),
     ],
 )

@@ -116,7 +116,7 @@ class Die:
 @dataclass(frozen=True)
 class Fail:
     def __call__(self, tool: str, heartbeat: Heartbeat) -> None:
-        raise WorldModelsError("lane 3: the action is not finite")
+        raise WorldModelsError("environment 3: the action is not finite")
 
 
 def test_results_do_not_depend_on_the_number_of_workers() -> None:
@@ -201,7 +201,10 @@ def test_a_job_that_kills_every_worker_ends_the_run_with_its_exit_code() -> None
 
 
 def test_a_workers_error_arrives_as_one_line() -> None:
-    with Pool(tool, 1, timeout=HANG_SECONDS) as pool, pytest.raises(WorkerError, match="lane 3"):
+    with (
+        Pool(tool, 1, timeout=HANG_SECONDS) as pool,
+        pytest.raises(WorkerError, match="environment 3"),
+    ):
         pool.map([Fail()])
 
 

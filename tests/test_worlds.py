@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from worldmodels.data.latents import FirstLatents
-from worldmodels.evolution.fitness import packets, wanted_episodes
+from worldmodels.evolution.fitness import eval_batches, wanted_episodes
 from worldmodels.evolution.search import Search
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.features import FeatureSpec
@@ -21,7 +21,7 @@ from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.dream_env import DreamEnv, DreamVectorEnv
-from worldmodels.worlds.noise import LaneNoise
+from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.rollout import PopulationPolicy, rollout
 from worldmodels.worlds.world import Step
 
@@ -57,20 +57,20 @@ def population(world: DreamWorld, candidates: int, episodes: int) -> PopulationP
 
 
 def test_noise_is_uniform_and_normal_and_uncorrelated() -> None:
-    noise = LaneNoise(range(2000), 0, CPU)
+    noise = EpisodeNoise(range(2000), 0, CPU)
     assert stats.kstest(noise.uniform(3, 8).numpy().ravel(), "uniform").pvalue > 1e-3
     normal = noise.normal(3, 8).numpy()
     assert stats.kstest(normal.ravel(), "norm").pvalue > 1e-3
     assert abs(np.corrcoef(normal.T) - np.eye(8)).max() < 0.1
     later = noise.normal(4, 8).numpy()
     assert abs(np.corrcoef(normal.ravel(), later.ravel())[0, 1]) < 0.05
-    other = LaneNoise(range(2000), 1, CPU).normal(3, 8).numpy()
+    other = EpisodeNoise(range(2000), 1, CPU).normal(3, 8).numpy()
     assert abs(np.corrcoef(normal.ravel(), other.ravel())[0, 1]) < 0.05
 
 
-def test_noise_belongs_to_the_episode_and_not_to_the_lane() -> None:
-    together = LaneNoise([5, 6, 7], 0, CPU).normal(9, 4)
-    alone = LaneNoise([6], 0, CPU).normal(9, 4)
+def test_noise_belongs_to_the_episode_and_not_to_the_env() -> None:
+    together = EpisodeNoise([5, 6, 7], 0, CPU).normal(9, 4)
+    alone = EpisodeNoise([6], 0, CPU).normal(9, 4)
     assert torch.equal(together[1:2], alone)
 
 
@@ -126,7 +126,7 @@ def test_colder_dreams_vary_less() -> None:
 
 
 class Countdown:
-    """A world whose lane of seed n lives n steps, and whose feature is the step's number."""
+    """A world whose environment of seed n lives n steps, and whose feature is the step's number."""
 
     feature_size = 1
     device = CPU
@@ -151,7 +151,7 @@ class Countdown:
         pass
 
 
-def test_ended_lanes_leave_the_batch_and_results_keep_their_order() -> None:
+def test_ended_envs_leave_the_batch_and_results_keep_their_order() -> None:
     world = Countdown()
     # Candidate 0 always answers tanh(1), candidate 1 tanh(-1): biases only.
     candidates = np.array([[0, 1], [0, -1]], np.float32)
@@ -164,13 +164,13 @@ def test_ended_lanes_leave_the_batch_and_results_keep_their_order() -> None:
     assert world.widths == [6, 4, 3, 2, 1, 1]
 
 
-def test_a_stuck_lane_ends_and_is_charged_for_the_steps_that_were_left() -> None:
+def test_a_stuck_env_ends_and_is_charged_for_the_steps_that_were_left() -> None:
     candidates = np.array([[0, 1], [0, -1]], np.float32)  # one gains each step, one only loses
     outcomes = []
-    for patience in (None, 5):
+    for stall_steps in (None, 5):
         world = Countdown()
         policy = PopulationPolicy(candidates, 2, 1, ControllerSpec(("tanh",)), CPU)
-        outcomes.append(rollout(world, policy, [100, 3, 100, 3], 20, patience=patience))
+        outcomes.append(rollout(world, policy, [100, 3, 100, 3], 20, stall_steps=stall_steps))
     whole, cut = outcomes
     np.testing.assert_allclose(cut.returns, whole.returns)
     assert whole.lengths.tolist() == [20, 3, 20, 3]
@@ -191,27 +191,25 @@ class Script:
         pass
 
 
-def test_a_gain_on_the_step_that_cuts_a_lane_is_not_counted_for_the_rest() -> None:
+def test_a_gain_on_the_step_that_cuts_a_env_is_not_counted_for_the_rest() -> None:
     script = Script([1.0, -1.0, -1.0, -1.0, -1.0, 2.0])  # 2 down from its best, in 5 steps
-    outcome = rollout(Countdown(), script, [100], 20, patience=5)
+    outcome = rollout(Countdown(), script, [100], 20, stall_steps=5)
     assert outcome.lengths.tolist() == [6]
     np.testing.assert_allclose(outcome.returns, [-1.0 - (20 - 6) * 2 / 5])
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
-def test_packets_hold_every_episode_once_and_are_about_equal(
-    count: int, episodes: int, lanes: int
+def test_batches_hold_every_episode_once_and_are_about_equal(
+    count: int, episodes: int, num_envs: int
 ) -> None:
     candidates = np.arange(count, dtype=np.float32)[:, None]
-    cut = packets(candidates, range(episodes), lanes, 10, ControllerSpec(("tanh",)))
-    played = [
-        (row[0], seed) for packet in cut for row in packet.candidates for seed in packet.seeds
-    ]
+    cut = eval_batches(candidates, range(episodes), num_envs, 10, ControllerSpec(("tanh",)))
+    played = [(row[0], seed) for batch in cut for row in batch.candidates for seed in batch.seeds]
     assert played == [(row, seed) for row in range(count) for seed in range(episodes)]
     widths = [len(part.candidates) * len(part.seeds) for part in cut]
-    assert max(widths) <= lanes
-    if episodes <= lanes:
+    assert max(widths) <= num_envs
+    if episodes <= num_envs:
         assert max(widths) - min(widths) <= episodes
 
 
@@ -267,8 +265,8 @@ def test_the_dream_is_a_gymnasium_vector_environment(decoded: bool) -> None:
 @pytest.mark.parametrize("decoded", [False, True])
 def test_a_single_dream_passes_gymnasiums_own_checker(decoded: bool) -> None:
     low, high = np.array([-1.0, 0, 0]), np.array([1.0, 1, 1])
-    lanes = DreamVectorEnv(dream(), 1, low, high, 20, ConvVAE(6), decoded)
-    check_env(DreamEnv(lanes), skip_render_check=True)
+    num_envs = DreamVectorEnv(dream(), 1, low, high, 20, ConvVAE(6), decoded)
+    check_env(DreamEnv(num_envs), skip_render_check=True)
 
 
 def test_a_search_told_again_from_its_log_goes_on_as_if_never_stopped() -> None:

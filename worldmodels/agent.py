@@ -2,7 +2,7 @@
 
 The folder is self-contained: ``agent.json``, ``vae.safetensors``, ``rnn.safetensors``,
 ``controller.safetensors``, and, if the search ran in principal components of the features,
-``directions.safetensors``. Every controller stage leaves one; ``evaluate`` takes any, and so does
+``pca_subspace.safetensors``. Every controller stage leaves one; ``evaluate`` takes any, and so does
 the search for another controller on its models.
 
 An agent may come from a stranger. Nothing in it is trusted: sizes are checked before a network of
@@ -46,7 +46,7 @@ from worldmodels.models.features import FeatureSpec
 from worldmodels.untrusted import printable
 
 RECORD = "agent.json"
-PARTS = tuple(f"{name}.safetensors" for name in ("controller", "directions", "rnn", "vae"))
+PARTS = tuple(f"{name}.safetensors" for name in ("controller", "pca_subspace", "rnn", "vae"))
 _FIELDS = {"format", "env_id", "features", "controller", "converted_from", "files"}
 _HIDDEN_UNITS = LIMITS["controller.hidden_units"]
 PART_BYTES = 4096 * untrusted.MEGABYTE

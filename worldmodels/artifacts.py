@@ -56,8 +56,8 @@ class StageFolder:
 
     As a context it notes, when the stage ends before its work is done, the time that went into it;
     the time of a process that was killed outright is not known and not counted. An error puts back
-    what this folder was to replace (``fresh=true``) and keeps the unfinished successor aside; where
-    there was nothing, it takes the folder away if nothing was made.
+    what this folder was to replace (``overwrite=true``) and keeps the unfinished successor aside;
+    where there was nothing, it takes the folder away if nothing was made.
 
     `lock` keeps other processes from this folder until the stage ends. A complete artifact that is
     only read has none.
@@ -112,7 +112,7 @@ class StageFolder:
             if not alone:
                 say(
                     f"{self.stage}: the artifact before is back; to go on with the unfinished one,"
-                    " run the same command without fresh=true"
+                    " run the same command without overwrite=true"
                 )
             return
         if alone and isinstance(error, WorldModelsError):
@@ -256,7 +256,7 @@ class Run:
         config: Mapping[str, Any],
         inputs: Mapping[str, str],
         growable: tuple[str, ...] = (),
-        fresh: bool = False,
+        overwrite: bool = False,
         share: bool = False,
     ) -> StageFolder:
         """Open the folder of `stage` for work, or find that it is done.
@@ -266,9 +266,9 @@ class Run:
             inputs: ``stage -> fingerprint`` of what it is made from.
             growable: keys that may be raised on an artifact that exists (more of the same), None
                 being more than any number.
-            fresh: start over. What is there is kept aside until its successor is finished, and put
-                back where that fails, or where a command killed half way is not repeated. The same
-                without `fresh` goes on with an unfinished successor.
+            overwrite: start over. What is there is kept aside until its successor is finished, and
+                put back where that fails, or where a command killed half way is not repeated. The
+                same without `overwrite` goes on with an unfinished successor.
             share: where this run has none, the base's artifact of the same configuration and inputs
                 is as good as done here. It is opened in its own folder then.
 
@@ -286,15 +286,15 @@ class Run:
             "made_by": origin(stage, config, inputs, growable),
             **provenance(),
         }
-        if not fresh:
+        if not overwrite:
             done = self._done(stage, record, growable) or self._shared(stage, record, share)
             if done is not None:
                 return done
         lock = FolderLock(folder, stage)
         try:
-            return self._open(stage, record, growable, fresh, share, lock)
+            return self._open(stage, record, growable, overwrite, share, lock)
         except BaseException as error:
-            if fresh and isinstance(error, Exception) and aside(folder).exists():
+            if overwrite and isinstance(error, Exception) and aside(folder).exists():
                 with contextlib.suppress(OSError):  # the first error says more
                     restore(folder, keep=False)
             lock.release()
@@ -328,13 +328,13 @@ class Run:
         stage: str,
         record: dict[str, Any],
         growable: tuple[str, ...],
-        fresh: bool,
+        overwrite: bool,
         share: bool,
         lock: FolderLock,
     ) -> StageFolder:
         """Open a folder that this process has locked, for work."""
         folder = self.folder(stage)
-        if fresh:
+        if overwrite:
             set_aside(folder)
         else:
             self._settle(stage, record, growable)
@@ -342,7 +342,7 @@ class Run:
         if not (folder / MANIFEST).exists() and _files(folder):
             raise ArtifactError(
                 f"{folder} has {_files(folder)[0]} but no {MANIFEST} to say what made it: move the"
-                " folder away, or make it again with fresh=true"
+                " folder away, or make it again with overwrite=true"
             )
         unlike = None
         if (folder / MANIFEST).exists():
@@ -353,7 +353,7 @@ class Run:
                 lock.release()
                 return StageFolder(stage, folder, old, complete=True)
             record |= {key: old[key] for key in ("wall_s", "resources", "files") if key in old}
-        elif share and not fresh and self.base is not None and self.base.has(stage):
+        elif share and not overwrite and self.base is not None and self.base.has(stage):
             difference = next(differences(self.base.manifest(stage), record), None)
             if difference is not None:
                 unlike = f"{self.base.locate(stage)} {difference}"
@@ -396,7 +396,7 @@ class Run:
         self, stage: str, old: dict[str, Any], new: dict[str, Any], growable: tuple[str, ...]
     ) -> None:
         folder = self.folder(stage)
-        mend = "choose another run=<name>, or make it again with fresh=true"
+        mend = "choose another run=<name>, or make it again with overwrite=true"
         for difference in differences(old, new):
             if not (difference.key in growable and difference.grown):
                 raise ArtifactError(f"{folder} {difference}: {mend}")

@@ -19,7 +19,7 @@ from omegaconf import II, OmegaConf
 class Stage(Enum):
     """What one command does."""
 
-    scout = "scout"
+    bootstrap = "bootstrap"
     rollouts = "rollouts"
     vae = "vae"
     rnn = "rnn"
@@ -133,10 +133,10 @@ class EnvConfig:
     max_steps: int = 1000  # time limit of an episode
     crop_rows: int | None = 84  # rows kept from the top: the instrument bar is below
     size: int = 64  # side of the square frames that the models see
-    lanes: int = 16  # episodes in one batch; changing it changes rounding, not meaning
+    num_envs: int = 16  # episodes in one batch; changing it changes rounding, not meaning
     needs_display: bool = False
     squash: list[str] | None = None  # of each action; null: as its kind and its bounds ask for
-    lever: list[int] | None = None  # of a choice: what the thirds of one number in [-1, 1] do
+    action_bins: list[int] | None = None  # of a choice: what the thirds of one number in [-1, 1] do
     kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
 
 
@@ -148,7 +148,9 @@ class RolloutsConfig:
     max_steps: int = II("env.max_steps")  # shorter sees more episodes for the same cost
     policy: ActionSource = ActionSource.brownian
     noise: float = 0.0  # standard deviation added to a controller's parameters, anew an episode
-    epsilon: float = 0.0  # chance a step that a controller's hand slips, for 1 to 30 random steps
+    ez_greedy_epsilon: float = (
+        0.0  # chance a step that a controller's hand slips, for 1 to 30 random steps
+    )
     on_corrupt: OnCorrupt = OnCorrupt.refuse
 
 
@@ -199,13 +201,13 @@ class ControllerConfig:
     population: int = 64
     episodes: int = 16  # for each candidate and generation, at most
     first_episodes: int | None = None  # begin with so few, more as candidates come close
-    patience: int | None = None  # steps without a new highest return that end a training episode
+    stall_steps: int | None = None  # steps without a new highest return that end a training episode
     generations: int = 1800
-    budget: int | None = None  # steps played in training after which no generation begins
+    total_steps: int | None = None  # steps played in training after which no generation begins
     sigma: float = 0.1
     final_sigma: float | None = None  # reached when the budget is used up; null: CMA-ES's own steps
     diagonal: bool = False  # a variance for each parameter instead of a covariance matrix
-    components: int | None = None  # search along so many principal components of the features
+    pca_components: int | None = None  # search along so many principal components of the features
     max_steps: int = II("env.max_steps")
     features: Features = Features.zh
     latent: LatentChoice = LatentChoice.sampled
@@ -213,9 +215,9 @@ class ControllerConfig:
     bias: bool = True
     hidden_units: int = 0  # of a layer with tanh; the paper's has none, and compares with 40
     temperature: float = 1.0  # of the dream
-    dream_lanes: int | None = None  # dreams in one batch; null: 64 to 256 on a CPU, all on a GPU
-    select_every: int = 25  # generations between two evaluations on the selection seeds
-    select_episodes: int = 64
+    dream_num_envs: int | None = None  # dreams in one batch; null: 64 to 256 on a CPU, all on a GPU
+    eval_interval: int = 25  # generations between two evaluations on the selection seeds
+    eval_episodes: int = 64
 
 
 @dataclass
@@ -274,9 +276,11 @@ class Config:
     device: Device = Device.auto  # cuda where there is a GPU for it, else cpu; mps only by name
     display: Display = Display.auto
     model: str | None = None  # folder of a trained agent for evaluate
-    fresh: bool = False  # make the stage's artifact again; the old one stays until that is done
+    overwrite: bool = False  # make the stage's artifact again; the old one stays until that is done
     debug: bool = False  # show tracebacks
-    scout: dict[str, Any] = field(default_factory=dict)  # where a run before differs; empty is none
+    bootstrap: dict[str, Any] = field(
+        default_factory=dict
+    )  # where a run before differs; empty is none
     env: EnvConfig = field(default_factory=EnvConfig)
     rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
     vae: VAEConfig = field(default_factory=VAEConfig)
@@ -301,18 +305,19 @@ def changed(config: Config, overrides: Mapping[str, Any]) -> Config:
     return merged
 
 
-def scouting(config: Config) -> Config:
+def bootstrap_config(config: Config) -> Config:
     """The configuration of the shorter run before a run that has one."""
-    shorter = changed(config, config.scout)
-    shorter.scout = {}
+    shorter = changed(config, config.bootstrap)
+    shorter.bootstrap = {}
     return shorter
 
 
 def parts(config: Config) -> Iterator[Config]:
-    """What the stages of one command run with: its own configuration, and that of its scout."""
+    """What the stages of one command run with: its own configuration, and that of its bootstrap
+    run."""
     yield config
-    if config.scout and config.stage in (Stage.scout, Stage.all, Stage.iterate):
-        yield scouting(config)
+    if config.bootstrap and config.stage in (Stage.bootstrap, Stage.all, Stage.iterate):
+        yield bootstrap_config(config)
 
 
 RENAMED = {

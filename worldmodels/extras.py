@@ -22,7 +22,7 @@ PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "wandb": "wandb"}
 
 WITHOUT_ENV = (Stage.vae, Stage.rnn, Stage.inspect, Stage.report)
 JUDGING = (Stage.evaluate, Stage.all, Stage.iterate)
-_LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.scout, Stage.all, Stage.iterate)
+_LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.bootstrap, Stage.all, Stage.iterate)
 
 
 def check(config: Config) -> None:

@@ -80,7 +80,7 @@ def read_json(path: Path) -> Any:
         return json.loads(read_bytes(path, _JSON_BYTES))
     except (ValueError, RecursionError) as error:  # bytes, syntax, or a number of 5,000 digits
         raise ArtifactError(
-            f"{path}: is damaged ({error}); make it again with fresh=true"
+            f"{path}: is damaged ({error}); make it again with overwrite=true"
         ) from None
 
 
@@ -109,7 +109,7 @@ class JsonLines:
             records = [_checked(json.loads(line)) for line in whole.splitlines()]
         except (ValueError, RecursionError) as error:
             raise ArtifactError(
-                f"{self.path}: is damaged ({error}); start its stage over with fresh=true"
+                f"{self.path}: is damaged ({error}); start its stage over with overwrite=true"
             ) from None
         return records
 

@@ -60,7 +60,7 @@ def require_made_by(path: Path, found: Iterable[object], expected: str) -> None:
     if any(value != expected for value in found):
         raise ArtifactError(
             f"{path}: made with another configuration or from other inputs than {MANIFEST} says;"
-            " move it away, or make the stage again with fresh=true"
+            " move it away, or make the stage again with overwrite=true"
         )
 
 
@@ -72,7 +72,7 @@ def sha256(path: Path) -> str:
         ArtifactError: it cannot be read.
     """
     require_regular(path)
-    with reading(path, "make it again with fresh=true"), path.open("rb") as file:
+    with reading(path, "make it again with overwrite=true"), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -88,7 +88,7 @@ def listed(folder: Path, pattern: str) -> list[Listed]:
         ArtifactError: the manifest is missing, damaged, or lists no files in its folder.
     """
     manifest = read_manifest(folder)
-    mend = MENDS.get(folder.name, f"make it again with stage={folder.name} fresh=true")
+    mend = MENDS.get(folder.name, f"make it again with stage={folder.name} overwrite=true")
     files = manifest.get("files")
     if files is None:
         logging.getLogger(__name__).warning(
@@ -110,7 +110,7 @@ def entry(folder: Path, name: str) -> Listed:
     if not found:
         raise ArtifactError(
             f"{folder / name}: {MANIFEST} does not list it; make it again with"
-            f" stage={folder.name} fresh=true"
+            f" stage={folder.name} overwrite=true"
         )
     return found[0]
 
@@ -154,7 +154,7 @@ def verify(file: Listed) -> None:
     _verified.add(key)
 
 
-def require_regular(path: Path, mend: str = "make it again with fresh=true") -> None:
+def require_regular(path: Path, mend: str = "make it again with overwrite=true") -> None:
     """Raise `DataError` unless `path` is a regular file, and no link that leads out of its folder.
 
     Opening a FIFO waits for ever, and reading a device may not end.

@@ -20,8 +20,8 @@ from worldmodels.config import (
     Features,
     Stage,
     WorldKind,
+    bootstrap_config,
     flat,
-    scouting,
     unknown,
 )
 from worldmodels.errors import ConfigError
@@ -57,19 +57,19 @@ _KEYS = {
     # What the VAE's layers take and give (worldmodels/models/vae.py: FRAME_SIZE).
     Limit(64, 64): "env.size",
     Limit(1, 10_000): "env.crop_rows controller.episodes",
-    Limit(1, 16_384): "env.lanes controller.dream_lanes",
+    Limit(1, 16_384): "env.num_envs controller.dream_num_envs",
     Limit(1, 100_000): """
         env.max_steps rollouts.max_steps controller.max_steps
-        rollouts.episodes controller.select_episodes evaluate.episodes
-        controller.patience controller.components
+        rollouts.episodes controller.eval_episodes evaluate.episodes
+        controller.stall_steps controller.pca_components
     """,
     Limit(2, 10_000): "controller.population controller.first_episodes",
     Limit(1, 512): "vae.latent_size",
     Limit(1, 4096): "rnn.hidden_size rnn.batch_size",
     Limit(1, 32): "rnn.mixtures",
     Limit(1, 8192): "vae.batch_size",
-    Limit(1, 1_000_000): "controller.generations controller.select_every trainer.log_every",
-    Limit(1, 10**12): "controller.budget",
+    Limit(1, 1_000_000): "controller.generations controller.eval_interval trainer.log_every",
+    Limit(1, 10**12): "controller.total_steps",
     Limit(1, 1000): "iterate.rounds",
     Limit(0, 1e6, above=True): """
         vae.learning_rate vae.final_learning_rate rnn.learning_rate rnn.final_learning_rate
@@ -86,8 +86,8 @@ _KEYS = {
     Limit(0, 100_000): "vae.epochs rnn.epochs rnn.sequence_length",
     Limit(0, 1000.0): "rollouts.noise iterate.noise vae.kl_tolerance",
     Limit(0, 1e6): "rnn.reward_weight rnn.termination_weight",
-    Limit(0, 1): "rollouts.epsilon vae.validation_fraction rnn.validation_fraction",
-    Limit(-1_000_000, 1_000_000): "env.lever",
+    Limit(0, 1): "rollouts.ez_greedy_epsilon vae.validation_fraction rnn.validation_fraction",
+    Limit(-1_000_000, 1_000_000): "env.action_bins",
 }
 LIMITS = {key: limit for limit, keys in _KEYS.items() for key in keys.split()}
 """Of every number, and of every number in a list; null, where a key takes it, is no number."""
@@ -121,19 +121,21 @@ def check(config: Config) -> None:
         raise ConfigError(f"logger.mode={config.logger.mode}: choose {', '.join(LOGGER_MODES)}")
     if config.env.squash is not None and len(config.env.squash) not in ACTIONS:
         raise ConfigError(f"env.squash has {len(config.env.squash)} entries: choose {ACTIONS}")
-    if config.env.lever is not None and len(config.env.lever) != 3:
-        raise ConfigError(f"env.lever has {len(config.env.lever)} entries: choose three actions")
+    if config.env.action_bins is not None and len(config.env.action_bins) != 3:
+        raise ConfigError(
+            f"env.action_bins has {len(config.env.action_bins)} entries: choose three actions"
+        )
     _check_search(config.controller)
     _check_memory(config)
     seeds.evaluation(config.evaluate.first_seed, config.evaluate.episodes)
     if config.stage in (Stage.all, Stage.iterate):
         _check_dreams(config)
         _check_split(config)
-    if config.scout:
+    if config.bootstrap:
         try:
-            check(scouting(config))
+            check(bootstrap_config(config))
         except ConfigError as error:
-            raise ConfigError(f"with the values of scout.*: {error}") from None
+            raise ConfigError(f"with the values of bootstrap.*: {error}") from None
 
 
 def _check_number(key: str, value: Any, limit: Limit) -> None:
@@ -163,8 +165,8 @@ def _check_search(config: ControllerConfig) -> None:
             f"controller.first_episodes={first}: choose 2 to controller.episodes={config.episodes},"
             " or null for as many in every generation"
         )
-    if final is not None and config.budget is None:
-        raise ConfigError("controller.final_sigma: needs controller.budget, to fall over it")
+    if final is not None and config.total_steps is None:
+        raise ConfigError("controller.final_sigma: needs controller.total_steps, to fall over it")
     if final is not None and final > config.sigma:
         raise ConfigError(
             f"controller.final_sigma={final}: choose at most controller.sigma={config.sigma}"
@@ -180,30 +182,30 @@ def _check_search(config: ControllerConfig) -> None:
 
 def _check_memory(config: Config) -> None:
     """Numbers that are each within their limits, and together ask for absurd memory."""
-    lanes = min(config.env.lanes, config.rollouts.episodes)
-    frames = lanes * config.rollouts.max_steps
+    num_envs = min(config.env.num_envs, config.rollouts.episodes)
+    frames = num_envs * config.rollouts.max_steps
     if frames > SHARD_FRAMES:
         raise ConfigError(
-            f"env.lanes={config.env.lanes}: with rollouts.max_steps={config.rollouts.max_steps} a"
+            f"env.num_envs={config.env.num_envs}: with rollouts.max_steps={config.rollouts.max_steps} a"
             f" shard may have {frames:,} frames; choose at most {SHARD_FRAMES:,}"
         )
     controller = config.controller
     features = config.vae.latent_size
     if controller.features is not Features.z:
         features += config.rnn.hidden_size * (1 + (controller.features is Features.zch))
-    inputs = min(features, controller.components or features)
+    inputs = min(features, controller.pca_components or features)
     least = inputs * max(controller.hidden_units, len(config.env.squash or ()), 1)
     if not controller.diagonal and least > COVARIANCE:
         raise ConfigError(
             f"controller.diagonal=false: a controller of {least:,} parameters or more has too large"
             f" a covariance matrix (at most {COVARIANCE:,}); choose controller.diagonal=true or"
-            " fewer controller.components"
+            " fewer controller.pca_components"
         )
 
 
 def _check_split(config: Config) -> None:
     """Where a chain collects what it trains on."""
-    if config.rollouts.episodes < 2 and not config.scout:
+    if config.rollouts.episodes < 2 and not config.bootstrap:
         raise ConfigError(
             f"rollouts.episodes={config.rollouts.episodes}: one episode cannot be split into"
             " training and validation; choose 2 or more"

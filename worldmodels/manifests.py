@@ -49,7 +49,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         fault = "is damaged (its checksum is another)"
     if fault is not None:
         raise ArtifactError(
-            f"{path}: {fault}; move the folder away, or make it again with fresh=true"
+            f"{path}: {fault}; move the folder away, or make it again with overwrite=true"
         )
     found: dict[str, Any] = record
     return found

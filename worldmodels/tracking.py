@@ -153,7 +153,7 @@ def read_metrics(path: Path) -> list[Row]:
         if "\n" in text and not set(COLUMNS) <= set(reader.fieldnames or ()):
             raise ArtifactError(
                 f"{path}: its columns lack some of {', '.join(COLUMNS)}; run its stage again with"
-                " fresh=true"
+                " overwrite=true"
             )
         for row in reader:
             try:
@@ -164,7 +164,7 @@ def read_metrics(path: Path) -> list[Row]:
                 rows.append((step, row["name"], value, seconds))
     except csv.Error as error:
         raise ArtifactError(
-            f"{path}: is no file of metrics ({error}); run its stage again with fresh=true"
+            f"{path}: is no file of metrics ({error}); run its stage again with overwrite=true"
         ) from None
     return rows
 

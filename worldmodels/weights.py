@@ -76,7 +76,7 @@ def _read(path: Path, meta: bool) -> dict[str, Any]:
 def _damaged(path: Path, error: Exception) -> ArtifactError:
     reason = printable(" ".join(str(error).split()), 200)
     return ArtifactError(
-        f"{path} is damaged ({reason}); make its stage again with fresh=true, or copy it again"
+        f"{path} is damaged ({reason}); make its stage again with overwrite=true, or copy it again"
     )
 
 

@@ -260,7 +260,7 @@ class Pool(Generic[ToolT]):
                 raise WorkerError(
                     f"a worker {what} on each of {ATTEMPTS} attempts at job {worker.job} (exit code"
                     f" {worker.process.exitcode}; -9 is often a lack of memory: try fewer"
-                    " workers.processes or env.lanes; silence may be slowness: try a longer"
+                    " workers.processes or env.num_envs; silence may be slowness: try a longer"
                     " workers.timeout)"
                 )
             queue.appendleft(worker.job)

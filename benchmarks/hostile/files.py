@@ -39,7 +39,7 @@ READERS: dict[str, tuple[str, ...]] = {
     "rollouts/manifest.json": ("stage=vae",),
     "vae/vae.safetensors": ("stage=rnn",),
     "vae/manifest.json": ("stage=rnn",),
-    "rnn/latents.h5": ("stage=controller", "controller.components=8"),
+    "rnn/latents.h5": ("stage=controller", "controller.pca_components=8"),
     "rnn/rnn.safetensors": ("stage=controller",),
     "rnn/manifest.json": ("stage=controller",),
     "controller/agent/agent.json": ("stage=evaluate",),

@@ -15,20 +15,20 @@ from pathlib import Path
 import psutil
 from harness import ALONE, SMALL, STAGES, Bench, Case, content, difference, remains, run, start
 
-BASE = (*SMALL, "trainer.checkpoint_seconds=0.1", "env.lanes=2", "run=smoke")
+BASE = (*SMALL, "trainer.checkpoint_seconds=0.1", "env.num_envs=2", "run=smoke")
 LONG: dict[str, tuple[str, ...]] = {
     "rollouts": ("rollouts.episodes=24", "rollouts.max_steps=150", "env.max_steps=150"),
     "vae": ("vae.epochs=2",),
     "rnn": ("rnn.epochs=20",),
-    "controller": ("controller.generations=12", "controller.select_every=4"),
+    "controller": ("controller.generations=12", "controller.eval_interval=4"),
     "evaluate": ("evaluate.episodes=24",),
     "report": (),
-    "scout": ("++scout.rollouts.episodes=4",),
+    "bootstrap": ("++bootstrap.rollouts.episodes=4",),
     "iterate": ("iterate.rounds=2",),
 }
 """Work of some seconds for each stage, so that there is a middle to be killed in."""
 
-FOLDERS = {"scout": "scout", "iterate": "."}
+FOLDERS = {"bootstrap": "bootstrap", "iterate": "."}
 """What a stage makes, below the run, where that is not a folder of its name."""
 
 WORKERS = ("workers.processes=2", "workers.timeout=20")
@@ -53,7 +53,7 @@ class Undisturbed:
 
 def _prepare(bench: Bench, folder: Path, stage: str) -> Path:
     """A data folder with all that `stage` reads."""
-    if stage in ("scout", "iterate"):
+    if stage in ("bootstrap", "iterate"):
         return bench.copy(folder)
     wanted = STAGES if stage == "report" else STAGES[: STAGES.index(stage)]
     return bench.copy(folder, *wanted)
@@ -102,27 +102,27 @@ def kills(bench: Bench, folder: Path) -> Iterator[Case]:
     """SIGKILL at random moments of every stage, half of them while it replaces an artifact."""
     references = References(bench, folder)
     stages = [stage for stage in LONG if stage != "iterate"]
-    plan = [(stage, fresh) for stage in stages for fresh in (False, True)]
+    plan = [(stage, overwrite) for stage in stages for overwrite in (False, True)]
     each = max(1, bench.kills // len(plan))
-    for stage, fresh in [*plan, *([("iterate", False)] if bench.kills >= 100 else [])]:
+    for stage, overwrite in [*plan, *([("iterate", False)] if bench.kills >= 100 else [])]:
         rng = random.Random(bench.rng.random())
         for number in range(each):
-            check = functools.partial(_killed, bench, references, stage, fresh, rng.random())
-            name = f"{stage}{' fresh=true' if fresh else ''}, kill {number + 1}"
+            check = functools.partial(_killed, bench, references, stage, overwrite, rng.random())
+            name = f"{stage}{' overwrite=true' if overwrite else ''}, kill {number + 1}"
             yield Case("kills", name, check)
 
 
 def _killed(
-    bench: Bench, references: References, stage: str, fresh: bool, moment: float, folder: Path
+    bench: Bench, references: References, stage: str, overwrite: bool, moment: float, folder: Path
 ) -> str | None:
     quiet = references.of(stage)
     data = _prepare(bench, folder, stage)
     words = _words(stage)
-    if fresh:
+    if overwrite:
         done = run(data, *words)
         if done.code != 0:
             return f"could not begin: {done.errors.strip()}"
-        words = (*words, "fresh=true")
+        words = (*words, "overwrite=true")
     process = start(data, *words)
     time.sleep(moment * quiet.seconds)
     killed = process.kill()
@@ -137,7 +137,7 @@ def _killed(
 
 
 def workers(bench: Bench, folder: Path) -> Iterator[Case]:
-    """Worker processes that die, or stop, with large packets on their way."""
+    """Worker processes that die, or stop, with large evaluation batches on their way."""
     references = References(bench, folder)
     turns = max(1, bench.cases // 10)
     for stage in ("rollouts", "controller", "evaluate"):

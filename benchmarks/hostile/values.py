@@ -20,7 +20,7 @@ WHOLE = (*NUMBERS, "0.5", "1000000000000000000000000000000")
 TEXTS = ("'a\\x1b[2Jb'", "'a\\nb'", "[1]", "{a: 1}")
 SCRIPT = "<script>alert(1)</script>"
 ESCAPE = "\x1b]0;title\x07\x1b[31m"
-FREE = ("scout", "env.kwargs")
+FREE = ("bootstrap", "env.kwargs")
 """Mappings, whose values another test of the configuration refuses."""
 
 

@@ -65,7 +65,7 @@ _COLUMNS = {
     "lengths": Column(np.int64, 1),
     "seeds": Column(np.int64, 1),
 }
-_MEND = "run stage=rnn again with fresh=true"
+_MEND = "run stage=rnn again with overwrite=true"
 
 
 def write_latents(

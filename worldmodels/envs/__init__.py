@@ -1,4 +1,4 @@
-"""Real environments as lanes of a vector environment: engines, pixels, displays, random actions.
+"""Real environments as vector environments: engines, pixels, displays, random actions.
 
 Importing it registers ``worldmodels/CarRacing-v3`` with Gymnasium.
 """

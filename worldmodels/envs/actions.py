@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from worldmodels.envs.lanes import Actions
+from worldmodels.envs.vector import Actions
 from worldmodels.errors import ConfigError
 
 _BLOCK = 256
@@ -23,7 +23,7 @@ _WALK_STEP = np.sqrt(1 / 50)
 """Standard deviation of a Brownian step: one second is 50 frames (as in ctallec/world-models)."""
 
 _LONGEST_HOLD = 10
-"""A sticky action is held for 1 to 10 steps, as in the paper's Doom recipe."""
+"""A sticky action is held for 1 to 10 steps, as in the paper's Doom experiment."""
 
 _PERSISTENT_HOLD = 200
 """The longest hold that an episode of a persistent policy can have: twice the steps from wall to
@@ -31,17 +31,17 @@ wall in Take Cover (102, measured)."""
 
 
 class ActionPolicy(Protocol):
-    """Chooses an action for each lane without looking."""
+    """Chooses an action for each environment without looking."""
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Start an episode in each of ``len(seeds)`` lanes; an episode's actions depend on its
-        seed alone."""
+        """Start an episode in each of ``len(seeds)`` environments; an episode's actions depend on
+        its seed alone."""
 
     def act(self) -> Actions:
         """Return the next actions ``(N, A)``, inside the box."""
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
-        """Drop the lanes where ``mask (N,)`` is False."""
+        """Drop the environments where ``mask (N,)`` is False."""
 
 
 class _RandomPolicy(ABC):
@@ -92,12 +92,12 @@ class _RandomPolicy(ABC):
             self._holds = self._holds[mask]
 
     def _draw_block(self) -> None:
-        lanes, size = self._actions.shape
-        self._noise = np.empty((lanes, _BLOCK, size))
-        self._holds = np.empty((lanes, _BLOCK), dtype=np.int64)
-        for lane, generator in enumerate(self._generators):
-            self._noise[lane] = self._draw(generator, (_BLOCK, size))
-            self._holds[lane] = generator.integers(1, self._longest[lane] + 1, _BLOCK)
+        num_envs, size = self._actions.shape
+        self._noise = np.empty((num_envs, _BLOCK, size))
+        self._holds = np.empty((num_envs, _BLOCK), dtype=np.int64)
+        for index, generator in enumerate(self._generators):
+            self._noise[index] = self._draw(generator, (_BLOCK, size))
+            self._holds[index] = generator.integers(1, self._longest[index] + 1, _BLOCK)
 
     def _draw_longest(self, generator: np.random.Generator) -> int:
         """Return an episode's longest hold, log-uniform between the least and the greatest."""
@@ -109,7 +109,7 @@ class _RandomPolicy(ABC):
 
     @abstractmethod
     def _draw(self, generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[Any]:
-        """Return the noise of one lane's next steps."""
+        """Return the noise of one environment's next steps."""
 
     @abstractmethod
     def _propose(self, noise: NDArray[Any]) -> NDArray[Any]:
@@ -153,7 +153,7 @@ def make_action_policy(name: str, low: NDArray[Any], high: NDArray[Any]) -> Acti
       of ctallec/world-models).
     - "uniform": each action uniform in the box.
     - "sticky_brownian", "sticky_uniform": the same, but each action is held for a number of steps
-      uniform on 1..10, as in the Doom recipe of hardmaru/WorldModelsExperiments.
+      uniform on 1..10, as in the Doom experiment of hardmaru/WorldModelsExperiments.
     - "persistent_uniform": each episode has its own longest hold instead of 10, log-uniform on
       1..200. Episodes with long holds reach the walls and stay there, so the data holds what
       happens at a wall.

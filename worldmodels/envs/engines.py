@@ -13,10 +13,10 @@ import gymnasium
 from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from worldmodels.envs.action_spec import wrap_actions
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv, warm_up
-from worldmodels.envs.controls import in_hand
-from worldmodels.envs.envpool_engine import EnvPoolLanes, envpool_has
-from worldmodels.envs.gymnasium_engine import GymnasiumLanes
+from worldmodels.envs.envpool_engine import EnvPoolVectorEnv, envpool_has
+from worldmodels.envs.gymnasium_engine import GymnasiumVectorEnv
 from worldmodels.envs.observation import PixelObservation
 from worldmodels.errors import ConfigError, install
 
@@ -40,7 +40,8 @@ class EnvSpec:
         max_steps: time limit of an episode in steps; reaching it is truncation.
         crop_rows: rows of the picture to keep from the top; None keeps all.
         size: side of the square frames in pixels.
-        lever: actions of a choice that are done by the thirds of one number, see `controls`.
+        action_bins: actions of a choice that are done by the thirds of one number, see
+            `action_spec`.
         kwargs: further arguments of the engine's own `make`.
 
     Raises:
@@ -52,7 +53,7 @@ class EnvSpec:
     max_steps: int = 1000
     crop_rows: int | None = 84
     size: int = 64
-    lever: tuple[int, ...] | None = None
+    action_bins: tuple[int, ...] | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class EnvSpec:
 
 
 def resolve_engine(spec: EnvSpec) -> str:
-    """Return the engine that `make_lanes` will use: "native", "gymnasium" or "envpool".
+    """Return the engine that `make_vector_env` will use: "native", "gymnasium" or "envpool".
 
     "auto" is the native one for what it simulates, then EnvPool where it is installed and has the
     environment, else Gymnasium; it is also Gymnasium where `spec.kwargs` are given for another
@@ -118,21 +119,22 @@ def prepare(spec: EnvSpec, device: str = "cpu") -> None:
         warm_up(simulation_device(device))
 
 
-def make_lanes(
-    spec: EnvSpec, lanes: int, processes: int = 1, device: str = "cpu"
+def make_vector_env(
+    spec: EnvSpec, num_envs: int, processes: int = 1, device: str = "cpu"
 ) -> VectorEnv[Any, Any, Any]:
-    """Open N lanes of an environment that run in lockstep and never restart by themselves.
+    """Open N copies of an environment that run in lockstep and never restart by themselves.
 
     Whatever the engine:
 
-    - `reset(seed=[s_0, ..., s_N-1])` starts in lane i the episode of seed s_i, the same whichever
-      lane it is, how many there are and what ran before. Seeds are in 0..2**31 - 1.
+    - `reset(seed=[s_0, ..., s_N-1])` starts in environment i the episode of seed s_i, the same
+      whichever environment it is, how many there are and what ran before. Seeds are in 0..2**31 -
+      1.
     - `step(actions)` takes finite ``(N, A)``, whatever kind of actions the environment has (see
-      `controls`), and returns frames ``(N, size, size, 3)`` uint8,
+      `action_spec`), and returns frames ``(N, size, size, 3)`` uint8,
       rewards ``(N,)`` float64, terminated and truncated ``(N,)`` bool, and infos. Only the time
       limit of `spec.max_steps` truncates.
-    - A lane that has ended is frozen until the next reset: it costs no simulation and returns its
-      last frame, reward 0 and the flags it ended with.
+    - An environment that has ended is frozen until the next reset: it costs no simulation and
+      returns its last frame, reward 0 and the flags it ended with.
     - `close()` may be called again, and leaves no process.
 
     CarRacing (Gymnasium 1.4) terminates when a lap is complete and, with reward -100, when the
@@ -140,9 +142,9 @@ def make_lanes(
 
     Args:
         spec: the environment.
-        lanes: number of lanes N.
+        num_envs: number of environments N.
         processes: how many of this machine's cores to simulate on. 1 keeps everything in this
-            process; more are threads, or Gymnasium's processes (one for each lane).
+            process; more are threads, or Gymnasium's processes (one for each environment).
         device: where the frames are wanted. On a GPU the native engine simulates there, if numba
             can use it, and returns torch tensors; every other engine has its frames on the host.
 
@@ -150,20 +152,20 @@ def make_lanes(
         ConfigError: the environment cannot be made, or shows no pictures, or has actions of a kind
             that is not supported.
     """
-    for name, number in (("lanes", lanes), ("processes", processes)):
+    for name, number in (("num_envs", num_envs), ("processes", processes)):
         if number < 1:
             raise ConfigError(f"{name}={number}: choose 1 or more")
     chosen = resolve_engine(spec)
     if chosen == "native" and (spec.crop_rows, spec.size) == _NATIVE_FRAME:
-        return _native_lanes(spec, lanes, processes, spec.size, simulation_device(device))
+        return _native_vector_env(spec, num_envs, processes, spec.size, simulation_device(device))
     if chosen == "native":
-        env: VectorEnv[Any, Any, Any] = _native_lanes(spec, lanes, processes, 96, "cpu")
+        env: VectorEnv[Any, Any, Any] = _native_vector_env(spec, num_envs, processes, 96, "cpu")
     else:
-        engine = EnvPoolLanes if chosen == "envpool" else GymnasiumLanes
-        env = engine(spec.id, lanes, processes, spec.max_steps, spec.kwargs)
+        engine = EnvPoolVectorEnv if chosen == "envpool" else GymnasiumVectorEnv
+        env = engine(spec.id, num_envs, processes, spec.max_steps, spec.kwargs)
     try:
         seen = PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
-        return in_hand(spec.id, seen, spec.lever)
+        return wrap_actions(spec.id, seen, spec.action_bins)
     except ConfigError:
         env.close()
         raise
@@ -190,12 +192,12 @@ def _say_once(line: str) -> None:
     log.warning(line)
 
 
-def _native_lanes(
-    spec: EnvSpec, lanes: int, threads: int, size: int, device: str
+def _native_vector_env(
+    spec: EnvSpec, num_envs: int, threads: int, size: int, device: str
 ) -> CarRacingVectorEnv:
     try:
         return CarRacingVectorEnv(
-            lanes,
+            num_envs,
             max_episode_steps=spec.max_steps,
             size=size,
             autoreset_mode=AutoresetMode.DISABLED,

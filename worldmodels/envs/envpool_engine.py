@@ -1,4 +1,4 @@
-"""Lanes simulated by EnvPool, in C++ threads of this process."""
+"""Environments simulated by EnvPool, in C++ threads of this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from worldmodels.envs.lanes import Actions, LaneStep, Observations, check_actions, check_seeds
+from worldmodels.envs.vector import Actions, Observations, VectorStep, check_actions, check_seeds
 from worldmodels.errors import ConfigError, WorldModelsError
 
 
@@ -26,18 +26,18 @@ def envpool_has(env_id: str) -> bool:
     return env_id in importlib.import_module("envpool").list_all_envs()
 
 
-class EnvPoolLanes(VectorEnv[Observations, Actions, NDArray[Any]]):
-    """N lanes of an EnvPool environment, in lockstep, without autoreset.
+class EnvPoolVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
+    """N copies of an EnvPool environment, in lockstep, without autoreset.
 
     Episodes are a function of the seed, but drawn and computed by EnvPool: they are not
     Gymnasium's episodes of the same seed. Of CarRacing's tracks two thirds are Gymnasium's (26 of
     the seeds 0..39 in EnvPool 1.2.5), the others differ, and edges are not antialiased. An ended
-    lane is frozen: stepping it simulates nothing and returns its last observation, reward 0 and
-    its flags.
+    environment is frozen: stepping it simulates nothing and returns its last observation, reward 0
+    and its flags.
 
     Args:
         env_id: an id of `envpool.list_all_envs`.
-        lanes: number of lanes N.
+        num_envs: number of environments N.
         threads: how many threads simulate them.
         max_steps: time limit; the step that reaches it is truncated.
         kwargs: further arguments of `envpool.make`.
@@ -49,7 +49,7 @@ class EnvPoolLanes(VectorEnv[Observations, Actions, NDArray[Any]]):
     def __init__(
         self,
         env_id: str,
-        lanes: int,
+        num_envs: int,
         threads: int,
         max_steps: int,
         kwargs: Mapping[str, Any],
@@ -70,29 +70,29 @@ class EnvPoolLanes(VectorEnv[Observations, Actions, NDArray[Any]]):
         with _float64_bounds_ignored():
             self.single_observation_space = spec.gymnasium_observation_space
             self.single_action_space = spec.gymnasium_action_space
-        self.num_envs = lanes
-        self.observation_space = batch_space(self.single_observation_space, lanes)
-        self.action_space = batch_space(self.single_action_space, lanes)
+        self.num_envs = num_envs
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self._observations: Observations = np.empty(0)
-        self._terminated = np.zeros(lanes, dtype=np.bool_)
-        self._truncated = np.zeros(lanes, dtype=np.bool_)
+        self._terminated = np.zeros(num_envs, dtype=np.bool_)
+        self._truncated = np.zeros(num_envs, dtype=np.bool_)
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
-        """Start the episodes of these seeds, one for each lane.
+        """Start the episodes of these seeds, one for each environment.
 
         Raises:
-            WorldModelsError: seeds that do not fit the lanes, or options: EnvPool has none.
+            WorldModelsError: seeds that do not fit the environments, or options: EnvPool has none.
         """
         seeds = check_seeds(seed, self.num_envs)
         if options:
             raise WorldModelsError(
                 f"EnvPool cannot reset with options {sorted(options)}: use env.engine=gymnasium"
             )
-        # EnvPool ignores the seeds of `reset`, and a second reset goes on with each lane's
-        # generator; only a new pool starts the episodes of given seeds (about 8 ms a lane,
+        # EnvPool ignores the seeds of `reset`, and a second reset goes on with each environment's
+        # generator; only a new pool starts the episodes of given seeds (about 8 ms an environment,
         # nearly all of it the making of the tracks).
         with _float64_bounds_ignored():
             self._pool = self._envpool.make(
@@ -108,28 +108,28 @@ class EnvPoolLanes(VectorEnv[Observations, Actions, NDArray[Any]]):
         self._truncated[:] = False
         return self._observations.copy(), {}
 
-    def step(self, actions: Actions) -> LaneStep:
-        """Step the lanes that have not ended; ``actions (N, A)``.
+    def step(self, actions: Actions) -> VectorStep:
+        """Step the environments that have not ended; ``actions (N, A)``.
 
         Raises:
-            ResetNeeded: nothing was reset yet, or the lanes are closed.
+            ResetNeeded: nothing was reset yet, or the environments are closed.
             WorldModelsError: actions of another shape, or not finite.
         """
         if self._pool is None:
-            raise ResetNeeded("Cannot step lanes before reset or after close")
+            raise ResetNeeded("Cannot step environments before reset or after close")
         actions = check_actions(actions, self.action_space)
         rewards = np.zeros(self.num_envs, dtype=np.float64)
-        # EnvPool restarts an ended lane when it is stepped again, so only the others are.
+        # EnvPool restarts an ended environment when it is stepped again, so only the others are.
         running = np.flatnonzero(~(self._terminated | self._truncated)).astype(np.int32)
         if running.size:
             observations, step_rewards, terminated, truncated, info = self._pool.step(
                 actions[running], running
             )
-            lanes = info["env_id"]  # the order in which the lanes of this batch came back
-            self._observations[lanes] = observations
-            rewards[lanes] = step_rewards
-            self._terminated[lanes] = terminated
-            self._truncated[lanes] = truncated
+            num_envs = info["env_id"]  # the order in which the environments of this batch came back
+            self._observations[num_envs] = observations
+            rewards[num_envs] = step_rewards
+            self._terminated[num_envs] = terminated
+            self._truncated[num_envs] = truncated
         return (
             self._observations.copy(),
             rewards,

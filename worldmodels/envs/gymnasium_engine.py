@@ -1,6 +1,7 @@
-"""Lanes simulated by Gymnasium, one after another in this process or each in its own.
+"""Environments simulated by Gymnasium, one after another in this process or each in its own.
 
-Imports neither torch nor the rest of the project's models: each lane's process starts from here.
+Imports neither torch nor the rest of the project's models: each environment's process starts from
+here.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from gymnasium.spaces import Dict
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from worldmodels.envs.lanes import (
+from worldmodels.envs.vector import (
     Actions,
-    LaneStep,
     Observations,
+    VectorStep,
     check_actions,
     check_seeds,
     is_picture,
@@ -34,12 +35,13 @@ _TERMINATED = "lane_terminated"
 _TRUNCATED = "lane_truncated"
 
 
-class _Lane(gymnasium.Wrapper[Observations, Any, Observations, Any]):
+class _SingleEnv(gymnasium.Wrapper[Observations, Any, Observations, Any]):
     """One episode, frozen where it ends until the next reset.
 
-    With autoreset disabled, Gymnasium's vector environments assert that no ended lane is stepped,
-    but lanes that run in lockstep end at different times. So the flags that they see stay False,
-    and the real ones travel in `info` to `GymnasiumLanes`, which puts them back.
+    With autoreset disabled, Gymnasium's vector environments assert that no ended environment is
+    stepped, but environments that run in lockstep end at different times. So the flags that they
+    see stay False, and the real ones travel in `info` to `GymnasiumVectorEnv`, which puts them
+    back.
     """
 
     def __init__(self, env: gymnasium.Env[Observations, Any]) -> None:
@@ -97,41 +99,42 @@ class _Screen(gymnasium.ObservationWrapper[Observations, Any, Any]):
         return self._last
 
 
-class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions, NDArray[Any]]):
-    """N lanes of a Gymnasium environment, in lockstep, without autoreset.
+class GymnasiumVectorEnv(VectorWrapper[Observations, Actions, Observations, Actions, NDArray[Any]]):
+    """N copies of a Gymnasium environment, in lockstep, without autoreset.
 
-    `reset(seed=[...])` gives lane i bitwise the episode of ``gymnasium.make(id).reset(seed=s_i)``,
-    and ``options={"reset_mask": (N,) bool}`` resets only these lanes. An ended lane is frozen:
-    stepping it simulates nothing and returns its last observation, reward 0 and its flags.
+    `reset(seed=[...])` gives environment i bitwise the episode of
+    ``gymnasium.make(id).reset(seed=s_i)``, and ``options={"reset_mask": (N,) bool}`` resets only
+    these environments. An ended environment is frozen: stepping it simulates nothing and returns
+    its last observation, reward 0 and its flags.
 
     Args:
         env_id: a registered Gymnasium id.
-        lanes: number of lanes N.
-        processes: 1 simulates all lanes here; more start one process for each lane, of which at
-            most so many compute at a time.
+        num_envs: number of environments N.
+        processes: 1 simulates all environments here; more start one process for each environment,
+            of which at most so many compute at a time.
         max_steps: time limit; the step that reaches it is truncated.
         kwargs: further arguments of `gymnasium.make`.
 
     Raises:
         ConfigError: the environment cannot be made, or, in `reset`, cannot begin an episode.
-        WorkerError: a lane's process died; also raised by `reset` and `step`.
+        WorkerError: an environment's process died; also raised by `reset` and `step`.
     """
 
     def __init__(
         self,
         env_id: str,
-        lanes: int,
+        num_envs: int,
         processes: int,
         max_steps: int,
         kwargs: Mapping[str, Any],
     ) -> None:
-        make_lane = partial(_make_lane, env_id, max_steps, dict(kwargs), os.getpid())
+        make_single_env = partial(_make_single_env, env_id, max_steps, dict(kwargs), os.getpid())
         try:
             super().__init__(
-                SyncVectorEnv([make_lane] * lanes, autoreset_mode=AutoresetMode.DISABLED)
+                SyncVectorEnv([make_single_env] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
                 if processes == 1
                 else AsyncVectorEnv(
-                    [make_lane] * lanes,
+                    [make_single_env] * num_envs,
                     # Forked children would inherit torch's and the display's state half alive.
                     context="spawn",
                     autoreset_mode=AutoresetMode.DISABLED,
@@ -147,8 +150,8 @@ class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions,
             raise
         except (EOFError, ConnectionError) as error:
             raise WorkerError(
-                f"env.id={env_id}: a lane's process died as it started (out of memory, or a script "
-                'without `if __name__ == "__main__":`?): use fewer lanes, or one process'
+                f"env.id={env_id}: an environment's process died as it started (out of memory, or a script "
+                'without `if __name__ == "__main__":`?): use fewer environments, or one process'
             ) from error
         except Exception as error:  # whatever a game raises whose files or arguments are wrong
             raise _refusal(env_id, kwargs, "be made", error) from error
@@ -161,9 +164,9 @@ class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions,
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
-        """Start the episodes of these seeds, one for each lane."""
+        """Start the episodes of these seeds, one for each environment."""
         seeds: Any = check_seeds(seed, self.num_envs)  # VectorWrapper's hint forgets the list
-        with self._naming_dead_lanes():
+        with self._naming_dead_processes():
             try:
                 # A copy, because Gymnasium takes the mask out of the dictionary.
                 return self.env.reset(seed=seeds, options=None if options is None else {**options})
@@ -172,24 +175,24 @@ class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions,
             except Exception as error:  # a game may open its files here
                 raise _refusal(self._env_id, self._kwargs, "begin an episode", error) from error
 
-    def step(self, actions: Actions) -> LaneStep:
-        """Step the lanes that have not ended; ``actions (N, A)``."""
+    def step(self, actions: Actions) -> VectorStep:
+        """Step the environments that have not ended; ``actions (N, A)``."""
         actions = check_actions(actions, self.action_space)
-        with self._naming_dead_lanes():
+        with self._naming_dead_processes():
             observations, rewards, _, _, infos = self.env.step(actions)
         flags = {name: infos.pop(name) for name in (_TERMINATED, _TRUNCATED)}
         for name in flags:
-            del infos[f"_{name}"]  # Gymnasium's mask of the lanes that sent it: all of them
+            del infos[f"_{name}"]  # Gymnasium's mask of the environments that sent it: all of them
         return observations, rewards, flags[_TERMINATED], flags[_TRUNCATED], infos
 
     def close(self, **kwargs: Any) -> None:
-        """End the lanes and their processes; may be called again."""
+        """End the environments and their processes; may be called again."""
         super().close(**kwargs)
         atexit.unregister(self._kill)
 
     @contextmanager
-    def _naming_dead_lanes(self) -> Iterator[None]:
-        # Gymnasium prints each lane's error, which is raised as well.
+    def _naming_dead_processes(self) -> Iterator[None]:
+        # Gymnasium prints each environment's error, which is raised as well.
         level = gymnasium.logger.min_level
         gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
         try:
@@ -197,28 +200,31 @@ class GymnasiumLanes(VectorWrapper[Observations, Actions, Observations, Actions,
         except (EOFError, ConnectionError) as error:
             assert isinstance(self.env, AsyncVectorEnv)  # only these have pipes
             ended = wait([process.sentinel for process in self.env.processes], timeout=1.0)
-            dead = [lane for lane, p in enumerate(self.env.processes) if p.sentinel in ended]
+            dead = [index for index, p in enumerate(self.env.processes) if p.sentinel in ended]
             # Gymnasium would wait for answers that never come, also when it closes.
             self._kill()
             self.closed = True
             raise WorkerError(
-                f"lanes {dead}: their processes died (out of memory?): "
-                "use fewer lanes, or one process"
+                f"environments {dead}: their processes died (out of memory?): "
+                "use fewer environments, or one process"
             ) from error
         finally:
             gymnasium.logger.min_level = level
 
 
-def _make_lane(env_id: str, max_steps: int, kwargs: dict[str, Any], parent: int) -> _Lane:
+def _make_single_env(
+    env_id: str, max_steps: int, kwargs: dict[str, Any], parent: int
+) -> _SingleEnv:
     if os.getpid() != parent:
         # Ctrl-C and a scheduler's SIGTERM reach every process at once, but only the parent knows
-        # how to stop: it finishes the step it is in. Should it die, the pipe to it ends the lane.
+        # how to stop: it finishes the step it is in. Should it die, the pipe to it ends the
+        # environment.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     env: gymnasium.Env[Observations, Any] = gymnasium.make(
         env_id, max_episode_steps=max_steps, disable_env_checker=True, **kwargs
     )
-    return _Lane(_Screen(env) if isinstance(env.observation_space, Dict) else env)
+    return _SingleEnv(_Screen(env) if isinstance(env.observation_space, Dict) else env)
 
 
 def _refusal(env_id: str, kwargs: Mapping[str, Any], what: str, error: Exception) -> ConfigError:

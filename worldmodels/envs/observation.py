@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv, VectorObservationWrapper
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from worldmodels.envs.lanes import is_picture
+from worldmodels.envs.vector import is_picture
 from worldmodels.errors import ConfigError
 
 Frames = NDArray[np.uint8]
@@ -25,7 +25,7 @@ class PixelObservation(VectorObservationWrapper[Frames, Any, Frames, Any]):
     an antialiased bilinear filter, as PIL's ``Image.resize(..., BILINEAR)`` does, within rounding.
 
     Args:
-        env: lanes whose observations are colour pictures.
+        env: environments whose observations are colour pictures.
         size: side of the frames in pixels.
         crop_rows: how many rows to keep from the top; None keeps all.
 

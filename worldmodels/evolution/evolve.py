@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from worldmodels import seeds
-from worldmodels.evolution.directions import Directions
 from worldmodels.evolution.fitness import fitness, wanted_episodes
+from worldmodels.evolution.pca import PCASubspace
 from worldmodels.evolution.search import Search
 from worldmodels.files import JsonLines
 from worldmodels.integrity import require_made_by
@@ -39,33 +39,34 @@ class EvolveOptions:
 
     Args:
         generations: at most.
-        budget: of steps, after which no generation begins; None for no bound.
+        total_steps: of steps, after which no generation begins; None for no bound.
         sigma: the step size at first.
         final_sigma: at the end of the budget, reached by exponential decay; None for CMA-ES's own.
         episodes: of a candidate, at most.
         first_episodes: of a candidate at first, and then as many as it takes to tell candidates
             apart; None for `episodes` always.
         max_steps: of an episode.
-        patience: see `worldmodels.worlds.rollout.rollout`; in training, never on selection seeds.
+        stall_steps: see `worldmodels.worlds.rollout.rollout`; in training, never on selection
+            seeds.
         select_every: generations from one judgement to the next.
         select_episodes: of each of the two that are judged.
-        lanes: fewest and most in a packet; between them a quarter of the generation, so that there
-            are packets for several cores, whatever the number of workers.
+        num_envs: fewest and most in an evaluation batch; between them a quarter of the generation,
+            so that there are evaluation batches for several cores, whatever the number of workers.
         seed: of the episodes.
         made_by: hash of configuration and inputs, which the logs have to have been made with.
     """
 
     generations: int
-    budget: int | None
+    total_steps: int | None
     sigma: float
     final_sigma: float | None
     episodes: int
     first_episodes: int | None
     max_steps: int
-    patience: int | None
-    select_every: int
-    select_episodes: int
-    lanes: tuple[int, int]
+    stall_steps: int | None
+    eval_interval: int
+    eval_episodes: int
+    num_envs: tuple[int, int]
     seed: int
     made_by: str = ""
 
@@ -91,7 +92,7 @@ class EvolveResult:
 
 def evolve(
     search: Search,
-    directions: Directions,
+    subspace: PCASubspace,
     spec: ControllerSpec,
     open_pool: Callable[[Heartbeat], Pool[World]],
     folder: Path,
@@ -101,8 +102,8 @@ def evolve(
     """Bring `search`, newly made, to where the logs in `folder` end, then on to its end.
 
     Args:
-        search: of coordinates in `directions`.
-        directions: from coordinates to controllers.
+        search: of coordinates in `subspace`.
+        subspace: from coordinates to controllers.
         spec: of the controllers.
         open_pool: workers with that world, that report steps to a function.
         folder: of the logs.
@@ -113,7 +114,7 @@ def evolve(
         ArtifactError: a log is damaged, or was made by something else.
         Stopped: the process was asked to stop; the generations that were played are logged.
     """
-    loop = _Loop(search, directions, spec, folder, options, tracker)
+    loop = _Loop(search, subspace, spec, folder, options, tracker)
     loop.run(open_pool)
     return loop.result()
 
@@ -124,13 +125,13 @@ class _Loop:
     def __init__(
         self,
         search: Search,
-        directions: Directions,
+        subspace: PCASubspace,
         spec: ControllerSpec,
         folder: Path,
         options: EvolveOptions,
         tracker: Tracker,
     ) -> None:
-        self.search, self.directions, self.spec = search, directions, spec
+        self.search, self.subspace, self.spec = search, subspace, spec
         self.options, self.tracker = options, tracker
         self.log = JsonLines(folder / "generations.jsonl")
         self.selection = JsonLines(folder / "selection.jsonl")
@@ -144,9 +145,9 @@ class _Loop:
             found = (record.get("made_by") for record in lines)
             require_made_by(log.path, found, self.options.made_by)
         selected = {record["generation"] for record in judged}
-        total = self.options.budget or self.options.generations
+        total = self.options.total_steps or self.options.generations
         done = sum(self._counted(record["steps"]) for record in records)
-        unit = "steps" if self.options.budget else "generations"
+        unit = "steps" if self.options.total_steps else "generations"
         with Progress("evolving", total, unit, done) as progress:
             self.pulse = _Pulse(progress)
             with open_pool(self.pulse) as pool:
@@ -172,13 +173,13 @@ class _Loop:
 
     def _counted(self, steps: int) -> int:
         """How far a generation of so many steps brings the search: through its budget, if any."""
-        return steps if self.options.budget else 1
+        return steps if self.options.total_steps else 1
 
     @property
     def _over(self) -> bool:
         """Whether the last generation, or the one that used up the budget, has been played."""
         options = self.options
-        spent = options.budget is not None and self.steps >= options.budget
+        spent = options.total_steps is not None and self.steps >= options.total_steps
         return spent or self.search.generation >= options.generations
 
     def _again(self, pool: Pool[World], record: dict[str, Any], selected: set[int]) -> None:
@@ -199,12 +200,12 @@ class _Loop:
         began = time.monotonic()
         outcome = fitness(
             pool,
-            self.directions.controllers(candidates),
+            self.subspace.controllers(candidates),
             drawn,
-            self._lanes(len(candidates) * len(drawn)),
+            self._num_envs(len(candidates) * len(drawn)),
             options.max_steps,
             self.spec,
-            options.patience,
+            options.stall_steps,
         )
         seconds, steps = time.monotonic() - began, int(outcome.lengths.sum())
         self.seconds += seconds
@@ -233,9 +234,9 @@ class _Loop:
         """Learn from a generation; where step sizes are to fall, they fall with the budget left."""
         self.search.tell(scores)
         options = self.options
-        if options.final_sigma is not None and options.budget is not None:
-            spent = min(1.0, self.steps / options.budget)
-            self.search.narrow(options.sigma * (options.final_sigma / options.sigma) ** spent)
+        if options.final_sigma is not None and options.total_steps is not None:
+            spent = min(1.0, self.steps / options.total_steps)
+            self.search.set_sigma(options.sigma * (options.final_sigma / options.sigma) ** spent)
 
     def _allocate(self, returns: np.ndarray) -> None:
         """Move towards as many episodes as it now takes to tell the candidates apart."""
@@ -254,16 +255,16 @@ class _Loop:
     ) -> None:
         """Play the mean and the generation's best on the selection seeds, and log the better."""
         number, options = self.search.generation - 1, self.options
-        due = self._over or (number + 1) % options.select_every == 0
+        due = self._over or (number + 1) % options.eval_interval == 0
         if number in selected or not due:
             return
         self.pulse.begin(f"selection after generation {number + 1}")
-        finalists = self.directions.controllers(
+        finalists = self.subspace.controllers(
             np.stack([self.search.mean, candidates[int(fitness_told.argmax())]])
         )
-        drawn = seeds.draw(Purpose.SELECTION, options.seed, count=options.select_episodes)
-        lanes = self._lanes(len(finalists) * len(drawn))
-        outcome = fitness(pool, finalists, drawn, lanes, options.max_steps, self.spec)
+        drawn = seeds.draw(Purpose.SELECTION, options.seed, count=options.eval_episodes)
+        num_envs = self._num_envs(len(finalists) * len(drawn))
+        outcome = fitness(pool, finalists, drawn, num_envs, options.max_steps, self.spec)
         scores = outcome.returns.mean(axis=1)
         better = int(scores.argmax())
         self.selection.append(
@@ -284,9 +285,9 @@ class _Loop:
             f" {scores[1]:.1f} (its best candidate) on {len(drawn)} selection seeds"
         )
 
-    def _lanes(self, episodes: int) -> int:
-        """Lanes of a packet, of so many episodes in all."""
-        fewest, most = self.options.lanes
+    def _num_envs(self, episodes: int) -> int:
+        """Environments of an evaluation batch, of so many episodes in all."""
+        fewest, most = self.options.num_envs
         return min(most, max(fewest, episodes // 4))
 
 

@@ -1,4 +1,4 @@
-"""The fitness of candidates: episodes in a world, shared out to workers in packets.
+"""The fitness of candidates: episodes in a world, shared out to workers in evaluation batches.
 
 How many episodes a generation deserves is `wanted_episodes`: few while candidates differ much, more
 as they come close.
@@ -19,25 +19,26 @@ from worldmodels.worlds.world import World
 
 
 @dataclass(frozen=True)
-class Packet:
+class EvalBatch:
     """Some candidates, each to play the same seeds; a job for a worker.
 
-    Packets are cut by their number of lanes and not by the number of workers: matrix products round
-    differently at different batch sizes, and a result must not depend on who computes it.
+    Evaluation batches are cut by their number of environments and not by the number of workers:
+    matrix products round differently at different batch sizes, and a result must not depend on who
+    computes it.
 
     Args:
         candidates: (candidates, parameters) float32.
         seeds: of the episodes each candidate plays.
         max_steps: of an episode.
         spec: from features to actions.
-        patience: see `rollout`.
+        stall_steps: see `rollout`.
     """
 
     candidates: np.ndarray
     seeds: tuple[int, ...]
     max_steps: int
     spec: ControllerSpec
-    patience: int | None = None
+    stall_steps: int | None = None
 
     def __call__(self, tool: World, heartbeat: Heartbeat) -> Outcome:
         """Play it in the world `tool`."""
@@ -50,45 +51,46 @@ class Packet:
         policy = PopulationPolicy(
             self.candidates, episodes, world.feature_size, self.spec, world.device
         )
-        return rollout(world, policy, seeds, self.max_steps, recorder, heartbeat, self.patience)
+        return rollout(world, policy, seeds, self.max_steps, recorder, heartbeat, self.stall_steps)
 
 
-def packets(
+def eval_batches(
     candidates: np.ndarray,
     seeds: Sequence[int],
-    lanes: int,
+    num_envs: int,
     max_steps: int,
     spec: ControllerSpec,
-    patience: int | None = None,
-) -> list[Packet]:
-    """Cut candidates x seeds into packets of at most `lanes` lanes.
+    stall_steps: int | None = None,
+) -> list[EvalBatch]:
+    """Cut candidates x seeds into batches of at most `num_envs` environments.
 
-    Whole candidates share a packet while they fit; the episodes of one that does not are split.
-    Packets are about equal, for the last of them is what all workers wait for.
+    Whole candidates share an evaluation batch while they fit; the episodes of one that does not
+    are split. Evaluation batches are about equal, for the last of them is what all workers wait
+    for.
     """
-    if len(seeds) > lanes:
-        parts = [tuple(seeds[i : i + lanes]) for i in range(0, len(seeds), lanes)]
+    if len(seeds) > num_envs:
+        parts = [tuple(seeds[i : i + num_envs]) for i in range(0, len(seeds), num_envs)]
         return [
-            Packet(row[None], part, max_steps, spec, patience)
+            EvalBatch(row[None], part, max_steps, spec, stall_steps)
             for row in candidates
             for part in parts
         ]
-    together = lanes // len(seeds)
+    together = num_envs // len(seeds)
     groups = np.array_split(candidates, math.ceil(len(candidates) / together))
-    return [Packet(group, tuple(seeds), max_steps, spec, patience) for group in groups]
+    return [EvalBatch(group, tuple(seeds), max_steps, spec, stall_steps) for group in groups]
 
 
 def fitness(
     pool: Pool[World],
     candidates: np.ndarray,
     seeds: Sequence[int],
-    lanes: int,
+    num_envs: int,
     max_steps: int,
     spec: ControllerSpec,
-    patience: int | None = None,
+    stall_steps: int | None = None,
 ) -> Outcome:
     """Play every candidate on every seed; arrays of the outcome are (candidates, episodes)."""
-    work = packets(candidates, seeds, lanes, max_steps, spec, patience)
+    work = eval_batches(candidates, seeds, num_envs, max_steps, spec, stall_steps)
     outcomes = pool.map(work)
     shape = (len(candidates), len(seeds))
     return Outcome(*(np.concatenate(part).reshape(shape) for part in zip(*outcomes, strict=True)))

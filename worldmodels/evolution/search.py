@@ -63,7 +63,7 @@ class Search:
         """The overall step size."""
         return float(self._strategy.sigma)
 
-    def narrow(self, sigma: float) -> None:
+    def set_sigma(self, sigma: float) -> None:
         """Go on with this step size instead of the one that the search came to."""
         self._strategy.sigma = sigma
 

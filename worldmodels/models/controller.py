@@ -60,10 +60,10 @@ class ControllerSpec:
 
 
 class Controllers:
-    """Controllers, one for each lane, each layer of them applied as one batched product.
+    """Controllers, one for each environment, each layer of them applied as one batched product.
 
     Args:
-        parameters: (lanes, size) float32; layer by layer weights (input, output), then biases.
+        parameters: (num_envs, size) float32; layer by layer weights (input, output), then biases.
         feature_size: of the world they act in.
         spec: their layers and squashings.
 
@@ -90,7 +90,7 @@ class Controllers:
             self.layers.append((weight, bias))
 
     def act(self, features: Tensor) -> Tensor:
-        """Actions (lanes, actions) from features (lanes, features)."""
+        """Actions (num_envs, actions) from features (num_envs, features)."""
         for number, (weight, bias) in enumerate(self.layers):
             if number:
                 features = torch.tanh(features)
@@ -98,5 +98,5 @@ class Controllers:
         return self._squash(features)
 
     def keep(self, mask: Tensor) -> None:
-        """Drop the lanes where `mask` (lanes,) is False."""
+        """Drop the environments where `mask` (num_envs,) is False."""
         self.layers = [(weight[mask], bias[mask]) for weight, bias in self.layers]

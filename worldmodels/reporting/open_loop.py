@@ -150,7 +150,8 @@ def _predict(
 ) -> tuple[OpenLoopRollout, Tensor]:
     """Predictions of all episodes, and the latents (steps + 1, latent) of episode `shown`.
 
-    `shown` is a longest episode: lanes are ordered by length, so it is lane 0 until the end.
+    `shown` is a longest episode: environments are ordered by length, so it is environment 0 until
+    the end.
     """
     # DreamWorld wants first latents to draw from; `begin` sets them explicitly instead.
     unused = np.zeros((1, dynamics.latent_size), np.float32)
@@ -158,26 +159,26 @@ def _predict(
     order = sorted(range(len(recorded)), key=lambda number: -len(recorded[number].actions))
     steps = len(recorded[order[0]].actions)
     error, rewards, terminated = (np.full((len(recorded), steps), np.nan) for _ in range(3))
-    lanes = np.array(order)
+    running = np.array(order)
     world.begin(torch.stack([latents[n][0] for n in order]), [recorded[n].seed for n in order])
     ended = np.zeros(len(recorded), bool)
     shown_latents = [latents[shown][:1]]
     for time in range(steps):
-        actions = np.stack([recorded[number].actions[time] for number in lanes])
+        actions = np.stack([recorded[number].actions[time] for number in running])
         step = world.step(torch.from_numpy(actions))
-        ended[lanes] |= step.terminated
-        encoded = torch.stack([latents[number][time + 1] for number in lanes])
+        ended[running] |= step.terminated
+        encoded = torch.stack([latents[number][time + 1] for number in running])
         difference = (world.latents - encoded)[:, active]
-        error[lanes, time] = difference.square().mean(dim=1).sqrt()
-        rewards[lanes, time] = np.where(ended[lanes], 0, step.reward)
-        terminated[lanes, time] = ended[lanes]
-        if lanes[0] == shown:
+        error[running, time] = difference.square().mean(dim=1).sqrt()
+        rewards[running, time] = np.where(ended[running], 0, step.reward)
+        terminated[running, time] = ended[running]
+        if running[0] == shown:
             shown_latents.append(world.latents[:1])
-        remaining = np.array([len(recorded[number].actions) > time + 1 for number in lanes])
+        remaining = np.array([len(recorded[number].actions) > time + 1 for number in running])
         if not remaining.all():
-            lanes = lanes[remaining]
+            running = running[remaining]
             world.keep(remaining)
-        if not len(lanes):
+        if not len(running):
             break
     rollout = OpenLoopRollout(temperature, Trajectories(rewards, terminated), error)
     return rollout, torch.cat(shown_latents)

@@ -18,7 +18,7 @@ from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder, to_frames, to_input
 from worldmodels.models.features import FeatureSpec
 from worldmodels.worlds.dream import DreamWorld
-from worldmodels.worlds.noise import LaneNoise
+from worldmodels.worlds.noise import EpisodeNoise
 
 COLUMNS = 12
 STRIDE = 8
@@ -86,7 +86,7 @@ def save_reconstructions(
     shown = np.concatenate(frames)  # (columns, height, width, 3)
     mean = model.encode(to_input(torch.from_numpy(shown).to(device))).mean
     save_picture(folder / "reconstructions.png", image_grid(shown, decode(model, mean)))
-    noise = LaneNoise(range(2 * COLUMNS), 0, device).normal(0, model.latent_size)
+    noise = EpisodeNoise(range(2 * COLUMNS), 0, device).normal(0, model.latent_size)
     samples = decode(model, noise)
     picture = image_grid(samples[:COLUMNS], samples[COLUMNS:])
     save_picture(folder / "prior_samples.png", picture)

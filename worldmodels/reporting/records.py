@@ -82,7 +82,7 @@ class Record:
 
     def _wrong(self, key: str, what: str) -> ArtifactError:
         name = printable(f"{self.prefix}{key}", 100)
-        return ArtifactError(f"{self.path}: {name} {what}; run its stage again with fresh=true")
+        return ArtifactError(f"{self.path}: {name} {what}; run its stage again with overwrite=true")
 
 
 def read_record(path: Path, max_bytes: int = MANIFEST_BYTES) -> Record:
@@ -97,7 +97,9 @@ def read_record(path: Path, max_bytes: int = MANIFEST_BYTES) -> Record:
     """
     value = read_json(path, max_bytes)
     if not isinstance(value, dict):
-        raise ArtifactError(f"{path}: is not a JSON object; run its stage again with fresh=true")
+        raise ArtifactError(
+            f"{path}: is not a JSON object; run its stage again with overwrite=true"
+        )
     return Record(path, value)
 
 
@@ -121,7 +123,7 @@ def _score(name: str, record: Record) -> Score:
     if not len(returns) == len(seeds) > 0 or len(interval) != 2 or not whole:
         raise ArtifactError(
             f"{record.path}: {printable(name, 100)} lacks an integer seed for each return, or an"
-            " interval of two numbers; run its stage again with fresh=true"
+            " interval of two numbers; run its stage again with overwrite=true"
         )
     return Score(
         name=name,

@@ -28,19 +28,19 @@ _BATCH = 64
 
 
 class EpisodeVideo:
-    """A `Recorder` of one lane of a `RealWorld` that writes the episode as a video.
+    """A `Recorder` of one environment of a `RealWorld` that writes the episode as a video.
 
     Frames and latents are kept in memory (12 KB a step for 64x64 frames) and decoded when the video
     is written.
 
     Args:
-        lane: number of the lane at the start of the rollout.
+        index: number of the environment at the start of the rollout.
         encoder: VAE, float32, on the CPU, for the reconstructions.
         dynamics: MDN-RNN on the CPU, for the predictions; None leaves their panel out.
     """
 
-    def __init__(self, lane: int, encoder: Encoder, dynamics: DynamicsModel | None) -> None:
-        self._lane, self._encoder, self._dynamics = lane, encoder, dynamics
+    def __init__(self, index: int, encoder: Encoder, dynamics: DynamicsModel | None) -> None:
+        self._index, self._encoder, self._dynamics = index, encoder, dynamics
         self._frames: list[np.ndarray] = []
         self._latents: list[Tensor] = []
         self._predicted: list[Tensor] = []
@@ -48,19 +48,19 @@ class EpisodeVideo:
     def begin(self, world: World) -> None:
         """Record the first frame, for which there is no prediction."""
         self._frames, self._latents, self._predicted = [], [], []
-        self._take(world, self._lane)
+        self._take(world, self._index)
 
     @torch.inference_mode()
-    def record(self, lanes: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
-        """Record one step, unless the recorded lane has ended.
+    def record(self, indices: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
+        """Record one step, unless the recorded environment has ended.
 
         Args:
-            lanes: (n,) numbers of the lanes that are still running.
+            indices: (n,) numbers of the environments that are still running.
             actions: (n, action), not used.
             step: result of the actions, not used.
             world: the `RealWorld` after the step.
         """
-        rows = np.flatnonzero(lanes == self._lane)
+        rows = np.flatnonzero(indices == self._index)
         if not len(rows):
             return
         row = int(rows[0])

@@ -30,11 +30,11 @@ from worldmodels.config import (
 from worldmodels.cores import available_cores
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.devices import choose_device, has_bfloat16
-from worldmodels.envs.controls import Controls, controls_of
+from worldmodels.envs.action_spec import ActionSpec, action_spec
 from worldmodels.envs.engines import (
     EnvSpec,
     check_registered,
-    make_lanes,
+    make_vector_env,
     prepare,
     resolve_engine,
 )
@@ -51,7 +51,7 @@ from worldmodels.storage import unwritable
 from worldmodels.tracking import Tracker, open_sink, say
 from worldmodels.training import cpu
 from worldmodels.workers import Heartbeat, Pool
-from worldmodels.worlds.recipes import DreamRecipe, RealRecipe, Recipe
+from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -71,14 +71,14 @@ class Models:
         inputs: their fingerprints, by name.
         latents: file of the episodes that the dynamics model learned from, where there is one; not
             yet verified.
-        directions: file of the directions in which an agent's own controller was found.
+        subspace: file of the directions in which an agent's own controller was found.
     """
 
     encoder: Path
     dynamics: Path
     inputs: dict[str, str]
     latents: Listed | None = None
-    directions: Path | None = None
+    subspace: Path | None = None
 
 
 class Previous(NamedTuple):
@@ -164,17 +164,17 @@ class Context:
             )
 
     @property
-    def scout(self) -> Run | None:
+    def bootstrap(self) -> Run | None:
         """The shorter run before this one, whose controller collects, whose episodes are trained on
         as well, and whose V is where V goes on from; None where the configuration has none, or a
         trained agent takes its place."""
-        wanted = self.config.scout and self.published is None
-        return self.run.within("scout", "scout") if wanted else None
+        wanted = self.config.bootstrap and self.published is None
+        return self.run.within("bootstrap", "bootstrap") if wanted else None
 
     @property
     def collectors(self) -> tuple[Run, ...]:
         """The runs before this one whose episodes are trained on; the last one's agent collects."""
-        return self.earlier if self.scout is None else (self.scout, *self.earlier)
+        return self.earlier if self.bootstrap is None else (self.bootstrap, *self.earlier)
 
     def begin(
         self, stage: str, inputs: dict[str, str], growable: tuple[str, ...], **groups: object
@@ -185,8 +185,8 @@ class Context:
         it is the same.
         """
         share = self.config.stage.name != stage
-        content, fresh = self.content(**groups), self.config.fresh
-        folder = self.run.begin(stage, content, inputs, growable, fresh, share)
+        content, overwrite = self.content(**groups), self.config.overwrite
+        folder = self.run.begin(stage, content, inputs, growable, overwrite, share)
         if folder.unlike is not None:
             say(f"{stage}: {folder.unlike}: making it anew")
         if folder.complete:
@@ -238,7 +238,7 @@ class Context:
             max_steps=env.max_steps,
             crop_rows=env.crop_rows,
             size=env.size,
-            lever=None if env.lever is None else tuple(env.lever),
+            action_bins=None if env.action_bins is None else tuple(env.action_bins),
             kwargs=dict(env.kwargs),
         )
         return replace(spec, engine=resolve_engine(spec))
@@ -246,18 +246,18 @@ class Context:
     def env_content(self, spec: EnvSpec) -> dict[str, object]:
         """The keys of the environment that shape data."""
         keys = {f"env.{name}": plain(value) for name, value in vars(spec).items()}
-        return keys | {"env.lanes": self.config.env.lanes}
+        return keys | {"env.num_envs": self.config.env.num_envs}
 
     @cached_property
-    def controls(self) -> Controls:
+    def controls(self) -> ActionSpec:
         """What an agent has in its hands."""
         env, spec = self.config.env, self.env_spec()
         prepare(spec)
-        lanes = make_lanes(spec, 1)
+        envs = make_vector_env(spec, 1)
         try:
-            controls = controls_of(lanes)
+            controls = action_spec(envs)
         finally:
-            lanes.close()
+            envs.close()
         if env.squash is not None and len(controls.low) != len(env.squash):
             raise ConfigError(
                 f"env.squash has {len(env.squash)} entries, {env.id} has"
@@ -293,11 +293,11 @@ class Context:
         encoder: Path | None = None,
         dynamics: Path | None = None,
         features: FeatureSpec = FeatureSpec(),  # noqa: B008  (immutable)
-    ) -> RealRecipe:
+    ) -> RealWorldSpec:
         """The recipe of a real world."""
         spec = self.env_spec(engine)
         prepare(spec, str(self.device))
-        return RealRecipe(
+        return RealWorldSpec(
             env=spec,
             env_processes=1 if self.processes else available_cores(),
             encoder=encoder,
@@ -307,9 +307,9 @@ class Context:
             bfloat16=self.bfloat16,
         )
 
-    def dream(self, dynamics: Path, features: FeatureSpec, temperature: float) -> DreamRecipe:
+    def dream(self, dynamics: Path, features: FeatureSpec, temperature: float) -> DreamWorldSpec:
         """The recipe of a dream."""
-        return DreamRecipe(
+        return DreamWorldSpec(
             dynamics=dynamics,
             temperature=temperature,
             features=features,
@@ -318,11 +318,11 @@ class Context:
         )
 
     def pool(
-        self, recipe: Recipe, on_steps: Heartbeat = lambda steps: None, jobs: int = 10**9
+        self, world_spec: WorldSpec, on_steps: Heartbeat = lambda steps: None, jobs: int = 10**9
     ) -> Pool[Any]:
         """Workers that each have a world; no more of them than there are jobs."""
         processes = min(self.processes, jobs)
-        return Pool(recipe.build, processes, self.config.workers.timeout, on_steps)
+        return Pool(world_spec.build, processes, self.config.workers.timeout, on_steps)
 
     def content(self, **groups: object) -> dict[str, object]:
         """What determines an artifact, flat: the seed and some groups of the configuration."""
@@ -366,9 +366,9 @@ class Context:
             ) from error
 
     def previous(self, stage: str) -> Previous | None:
-        """Where a part goes on from. A scout, or an agent, gives its V only: M and C are quickly
-        learned anew, and may be of other kinds."""
-        before = self.earlier[-1] if self.earlier else self.scout if stage == "vae" else None
+        """Where a part goes on from. A bootstrap run, or an agent, gives its V only: M and C are
+        quickly learned anew, and may be of other kinds."""
+        before = self.earlier[-1] if self.earlier else self.bootstrap if stage == "vae" else None
         if before is not None:
             if stage == "controller":
                 path = agent_of(before) / "controller.safetensors"
@@ -395,7 +395,7 @@ class Context:
             agent / "vae.safetensors",
             agent / "rnn.safetensors",
             {"base": agent_fingerprint(agent)},
-            directions=agent / "directions.safetensors",
+            subspace=agent / "pca_subspace.safetensors",
         )
 
     def agent(self) -> tuple[Path, dict[str, str]]:
@@ -412,7 +412,7 @@ class Context:
 
 def _check_models(config: Config) -> None:
     """Raise `ConfigError` for models that cannot be built; on the meta device, without memory."""
-    if config.stage not in (Stage.scout, Stage.vae, Stage.rnn, Stage.all, Stage.iterate):
+    if config.stage not in (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate):
         return
     with torch.device("meta"):
         build_encoder(config.vae, config.env.size)

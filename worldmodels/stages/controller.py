@@ -19,8 +19,8 @@ from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.config import WorldKind
 from worldmodels.data.latents import LatentSet
 from worldmodels.errors import ConfigError
-from worldmodels.evolution.directions import Directions
 from worldmodels.evolution.evolve import EvolveOptions, evolve
+from worldmodels.evolution.pca import PCASubspace
 from worldmodels.evolution.search import Search
 from worldmodels.model_files import load_dynamics, load_encoder, load_first_latents
 from worldmodels.models.controller import ControllerSpec
@@ -29,7 +29,7 @@ from worldmodels.models.features import FeatureSpec
 from worldmodels.stages.context import Context, Models, agent_of
 from worldmodels.tracking import say
 from worldmodels.training.moments import feature_moments
-from worldmodels.worlds.recipes import Recipe
+from worldmodels.worlds.specs import WorldSpec
 
 FEW_DREAMS, MANY_DREAMS = 64, 256
 """Bounds of the dreams in one batch on a CPU: fewer leave its cores waiting for M's weights, more
@@ -46,7 +46,7 @@ def run(context: Context) -> None:
     world = context.env_content(context.env_spec()) if real else {}
     # Step sizes that fall over the budget belong to that budget.
     falling = config.final_sigma is not None
-    growable = () if falling else ("controller.generations", "controller.budget")
+    growable = () if falling else ("controller.generations", "controller.total_steps")
     with context.begin("controller", inputs, growable, controller=config, **world) as folder:
         if not folder.complete:
             _evolve(context, folder)
@@ -60,35 +60,33 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     if config.world is WorldKind.dream:
         _check_dreams(dynamics, joined.features)
     agent = folder.path / "agent"
-    directions = _directions(context, agent, models, dynamics, joined)
+    subspace = _subspace(context, agent, models, dynamics, joined)
     search = Search(
-        directions.size,
+        subspace.size,
         config.population,
         config.sigma,
         context.config.seed,
-        _previous_mean(context, directions),
+        _previous_mean(context, subspace),
         config.diagonal,
     )
     options = EvolveOptions(
         generations=config.generations,
-        budget=config.budget,
+        total_steps=config.total_steps,
         sigma=config.sigma,
         final_sigma=config.final_sigma,
         episodes=config.episodes,
         first_episodes=config.first_episodes,
         max_steps=config.max_steps,
-        patience=config.patience,
-        select_every=config.select_every,
-        select_episodes=config.select_episodes,
-        lanes=_lanes(context),
+        stall_steps=config.stall_steps,
+        eval_interval=config.eval_interval,
+        eval_episodes=config.eval_episodes,
+        num_envs=_num_envs(context),
         seed=context.config.seed,
         made_by=folder.record["made_by"],
     )
     workers = partial(context.pool, _recipe(context, models, joined.features))
     with context.tracker(folder) as tracker:
-        result = evolve(
-            search, directions, joined.controller, workers, folder.path, options, tracker
-        )
+        result = evolve(search, subspace, joined.controller, workers, folder.path, options, tracker)
     encoder = encoder.for_inference()
     # Kept in the numbers they were used in: half the size where those are bfloat16. In the
     # real environment the dynamics model is float32.
@@ -135,70 +133,75 @@ def _check_dreams(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
         )
 
 
-def _directions(
+def _subspace(
     context: Context, agent: Path, models: Models, dynamics: DynamicsModel, joined: AgentConfig
-) -> Directions:
+) -> PCASubspace:
     """Where the search moves: kept with the agent, for a search that goes on must go on in them."""
-    path, components = agent / "directions.safetensors", context.config.controller.components
+    path, pca_components = (
+        agent / "pca_subspace.safetensors",
+        context.config.controller.pca_components,
+    )
     spec, features = joined.controller, joined.features.size(dynamics.latent_size, dynamics)
-    if components is None:
-        return Directions(np.zeros(features), np.eye(features), spec)
+    if pca_components is None:
+        return PCASubspace(np.zeros(features), np.eye(features), spec)
     if not path.exists():
         if models.latents is None:
-            found = _kept(models.directions, features, components, spec)
+            found = _kept(models.subspace, features, pca_components, spec)
         else:
             with threadpool_limits(1):  # for the same rounding, however many cores there are
                 moments = feature_moments(LatentSet(models.latents), dynamics, joined.features)
-                found = Directions.of(*moments, components, spec)
+                found = PCASubspace.of(*moments, pca_components, spec)
         found.save(path)
-    return Directions.load(path, spec)
+    return PCASubspace.load(path, spec)
 
 
-def _kept(path: Path | None, features: int, components: int, spec: ControllerSpec) -> Directions:
+def _kept(
+    path: Path | None, features: int, pca_components: int, spec: ControllerSpec
+) -> PCASubspace:
     """The leading directions of those in which an agent's C was found.
 
     Raises:
         ConfigError: there are none, or fewer, or for a C that sees something else.
     """
-    mend = "choose controller.components=null, or train V and M in this run"
+    mend = "choose controller.pca_components=null, or train V and M in this run"
     if path is None or not path.exists():
-        raise ConfigError(f"controller.components={components}: {path} is missing; {mend}")
-    kept = Directions.load(path, spec)
+        raise ConfigError(f"controller.pca_components={pca_components}: {path} is missing; {mend}")
+    kept = PCASubspace.load(path, spec)
     if len(kept.axes) != features:
         raise ConfigError(
-            f"controller.components: {path} is for {len(kept.axes)} features, this C sees"
+            f"controller.pca_components: {path} is for {len(kept.axes)} features, this C sees"
             f" {features}; {mend}"
         )
-    if kept.axes.shape[1] < min(components, features):
+    if kept.axes.shape[1] < min(pca_components, features):
         raise ConfigError(
-            f"controller.components={components}: {path} has {kept.axes.shape[1]} directions;"
+            f"controller.pca_components={pca_components}: {path} has {kept.axes.shape[1]} directions;"
             f" choose as many or fewer, or {mend.removeprefix('choose ')}"
         )
-    return kept.leading(components)
+    return kept.leading(pca_components)
 
 
-def _previous_mean(context: Context, directions: Directions) -> np.ndarray | None:
+def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None:
     """Where the controller of the round before is, and the search goes on."""
     if not context.earlier:
         return None
     folder = agent_of(context.earlier[-1])
-    mean: np.ndarray = directions.coordinates(load_agent(folder).parameters[None])[0]
+    mean: np.ndarray = subspace.coordinates(load_agent(folder).parameters[None])[0]
     return mean
 
 
-def _lanes(context: Context) -> tuple[int, int]:
-    """Fewest and most lanes of a packet."""
+def _num_envs(context: Context) -> tuple[int, int]:
+    """Fewest and most environments of an evaluation batch."""
     config = context.config.controller
     if config.world is WorldKind.real:
-        return context.config.env.lanes, context.config.env.lanes
-    if config.dream_lanes is not None:
-        return config.dream_lanes, config.dream_lanes
+        return context.config.env.num_envs, context.config.env.num_envs
+    if config.dream_num_envs is not None:
+        return config.dream_num_envs, config.dream_num_envs
     if context.device.type != "cpu":
         return GPU_DREAMS, GPU_DREAMS
     return FEW_DREAMS, MANY_DREAMS
 
 
-def _recipe(context: Context, models: Models, features: FeatureSpec) -> Recipe:
+def _recipe(context: Context, models: Models, features: FeatureSpec) -> WorldSpec:
     """The world that C is evolved in."""
     config = context.config.controller
     if config.world is WorldKind.real:

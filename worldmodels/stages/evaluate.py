@@ -18,7 +18,7 @@ from worldmodels.agent import Agent, load_agent
 from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.config import Engine, WorldKind
 from worldmodels.data.shards import write_shard
-from worldmodels.evolution.fitness import Packet, packets
+from worldmodels.evolution.fitness import EvalBatch, eval_batches
 from worldmodels.files import JsonLines, write_json
 from worldmodels.integrity import require_made_by
 from worldmodels.reporting.scores import (
@@ -35,11 +35,12 @@ from worldmodels.tracking import Progress, console, say
 from worldmodels.workers import Heartbeat
 from worldmodels.worlds.collect import DriveBlind, EpisodeRecorder, RandomDriver
 from worldmodels.worlds.real import RealWorld
-from worldmodels.worlds.recipes import RealRecipe, Recipe
 from worldmodels.worlds.rollout import Outcome
+from worldmodels.worlds.specs import RealWorldSpec, WorldSpec
 
-FEW_LANES = 4
-"""Episodes in a packet where Gymnasium's simulator, and not the models, takes most of the time."""
+FEW_ENVS = 4
+"""Episodes in an evaluation batch where Gymnasium's simulator, and not the models, takes most of
+the time."""
 RECORDED = 16
 """Episodes of the agent that are recorded, for the open-loop predictions of the report."""
 
@@ -77,30 +78,30 @@ def _evaluate(
 ) -> None:
     config = context.config.evaluate
     spec = context.env_spec(config.engine)
-    lanes = FEW_LANES if spec.engine == Engine.gymnasium.name else context.config.env.lanes
+    num_envs = FEW_ENVS if spec.engine == Engine.gymnasium.name else context.config.env.num_envs
     episode_seeds = seeds.evaluation(config.first_seed, config.episodes)
-    recipe = context.real(
+    world_spec = context.real(
         config.engine,
         agent_folder / "vae.safetensors",
         agent_folder / "rnn.safetensors",
         agent.config.features,
     )
     controller = agent.config.controller
-    work = packets(agent.parameters[None], episode_seeds, lanes, spec.max_steps, controller)
+    work = eval_batches(agent.parameters[None], episode_seeds, num_envs, spec.max_steps, controller)
     made_by = folder.record["made_by"]
     attrs: dict[str, str | int | float] = {"env": spec.id, "engine": spec.engine, "policy": "agent"}
     attrs["made_by"] = made_by
     kept = -(-RECORDED // len(work[0].seeds)) if config.video else 0
     jobs = [
-        _Recorded(packet, folder.path / "episodes" / f"shard-{number:05d}.h5", attrs)
+        _Recorded(batch, folder.path / "episodes" / f"shard-{number:05d}.h5", attrs)
         if number < kept
-        else packet
-        for number, packet in enumerate(work)
+        else batch
+        for number, batch in enumerate(work)
     ]
     log = JsonLines(folder.path / "agent.jsonl")
-    played = _play(context, "agent", log, made_by, recipe, jobs)
+    played = _play(context, "agent", log, made_by, world_spec, jobs)
     random_policy = RandomDriver("uniform", context.controls)
-    parts = [tuple(episode_seeds[i : i + lanes]) for i in range(0, len(episode_seeds), lanes)]
+    parts = [tuple(episode_seeds[i : i + num_envs]) for i in range(0, len(episode_seeds), num_envs)]
     blind = [DriveBlind(part, spec.max_steps, random_policy) for part in parts]
     without_models = context.real(config.engine)
     log = JsonLines(folder.path / "random.jsonl")
@@ -116,7 +117,7 @@ def _evaluate(
     if (warning := exploitation_warning(scores)) is not None:
         say(warning)
     if config.video:
-        _record_video(folder.path / "median.mp4", agent, recipe, work, played.outcome.returns)
+        _record_video(folder.path / "median.mp4", agent, world_spec, work, played.outcome.returns)
     rate = (played.steps + random.steps) / (played.seconds + random.seconds)
     folder.finish(
         fingerprint_arrays({"agent": played.outcome.returns, "random": random.outcome.returns}),
@@ -134,13 +135,15 @@ def _score_in_dream(
     dream: _DreamSettings,
     episode_seeds: Sequence[int],
 ) -> Score:
-    """The agent's score in the dream, one episode for each seed, all in one packet."""
+    """The agent's score in the dream, one episode for each seed, all in one evaluation batch."""
     rnn, config = agent_folder / "rnn.safetensors", agent.config
-    recipe = context.dream(rnn, config.features, dream.temperature)
-    lanes = len(episode_seeds)
-    work = packets(agent.parameters[None], episode_seeds, lanes, dream.max_steps, config.controller)
+    world_spec = context.dream(rnn, config.features, dream.temperature)
+    num_envs = len(episode_seeds)
+    work = eval_batches(
+        agent.parameters[None], episode_seeds, num_envs, dream.max_steps, config.controller
+    )
     log = JsonLines(folder.path / "dreams.jsonl")
-    played = _play(context, AGENT_IN_DREAM, log, folder.record["made_by"], recipe, work)
+    played = _play(context, AGENT_IN_DREAM, log, folder.record["made_by"], world_spec, work)
     return summarise(AGENT_IN_DREAM, played.outcome.returns, episode_seeds)
 
 
@@ -152,21 +155,22 @@ class _DreamSettings:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A job for a worker: a packet whose first `RECORDED` episodes are written as a shard."""
+    """A job for a worker: an evaluation batch whose first `RECORDED` episodes are written as a
+    shard."""
 
-    packet: Packet
+    batch: EvalBatch
     path: Path
     attrs: dict[str, str | int | float]
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return self.packet.seeds
+        return self.batch.seeds
 
     def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
         recorder = EpisodeRecorder(RECORDED)
-        outcome = self.packet.play(tool, heartbeat, recorder)
-        kept = enumerate(self.packet.seeds[:RECORDED])
-        episodes = [recorder.episode(lane, seed) for lane, seed in kept]
+        outcome = self.batch.play(tool, heartbeat, recorder)
+        kept = enumerate(self.batch.seeds[:RECORDED])
+        episodes = [recorder.episode(index, seed) for index, seed in kept]
         write_shard(self.path, episodes, self.attrs)
         return outcome
 
@@ -183,17 +187,17 @@ def _play(
     policy: str,
     log: JsonLines,
     made_by: str,
-    recipe: Recipe,
-    work: Sequence[Packet | _Recorded | DriveBlind],
+    world_spec: WorldSpec,
+    work: Sequence[EvalBatch | _Recorded | DriveBlind],
 ) -> _Played:
-    """Play the packets `work` and join their outcomes in the order of the seeds.
+    """Play the evaluation batches `work` and join their outcomes in the order of the seeds.
 
-    Finished packets are appended to `log`, and those already in it are not played again.
+    Finished evaluation batches are appended to `log`, and those already in it are not played again.
 
     Raises:
         ArtifactError: the log is of another command than `made_by`.
     """
-    records = {record["packet"]: record for record in log.read()}
+    records = {record["batch"]: record for record in log.read()}
     require_made_by(log.path, (record.get("made_by") for record in records.values()), made_by)
     missing = [number for number in range(len(work)) if number not in records]
     episodes = sum(len(job.seeds) for job in work)
@@ -201,12 +205,12 @@ def _play(
     began = time.monotonic()
     with (
         Progress(f"evaluating: {policy}", episodes, "episodes", done) as progress,
-        context.pool(recipe, jobs=len(missing)) as pool,
+        context.pool(world_spec, jobs=len(missing)) as pool,
     ):
         for at, outcome in pool.run([work[number] for number in missing]):
             now = time.monotonic()
             seconds = round(now - began, 3)
-            record = {"packet": missing[at], "seconds": seconds, "made_by": made_by}
+            record = {"batch": missing[at], "seconds": seconds, "made_by": made_by}
             record |= {name: value.tolist() for name, value in outcome._asdict().items()}
             log.append(record)
             records[missing[at]], began = record, now
@@ -222,19 +226,19 @@ def _play(
 
 
 def _record_video(
-    path: Path, agent: Agent, recipe: RealRecipe, work: list[Packet], returns: np.ndarray
+    path: Path, agent: Agent, world_spec: RealWorldSpec, work: list[EvalBatch], returns: np.ndarray
 ) -> None:
-    """Play the packet of the median episode again and write that episode as a video."""
+    """Play the evaluation batch of the median episode again and write that episode as a video."""
     median = int(np.argsort(returns)[(len(returns) - 1) // 2])
     first = len(work[0].seeds)
-    packet, lane = work[median // first], median % first
-    world = recipe.build()
-    with Progress("recording the video", packet.max_steps, "steps") as progress:
+    batch, index = work[median // first], median % first
+    world = world_spec.build()
+    with Progress("recording the video", batch.max_steps, "steps") as progress:
         dynamics = agent.dynamics if agent.config.features.state else None
-        video = EpisodeVideo(lane, agent.encoder, dynamics)
+        video = EpisodeVideo(index, agent.encoder, dynamics)
         beat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
         try:
-            packet.play(world, beat, video)
+            batch.play(world, beat, video)
         finally:
             world.close()
         video.write(path)

@@ -1,10 +1,10 @@
 """Stage ``iterate``: collect with what was learned, learn again (paper, section 5).
 
-Round one is the ordinary chain, or the scout of a configuration that has one, unless a trained
-agent takes its place; a run that was such a chain serves as it by ``base=``. Each later round
-collects with the controller of the round before, with noise on its parameters, and trains on the
-episodes of all rounds; V, M and C go on from the weights of the round before. ``rounds.json`` says
-what the agents of the rounds are worth.
+Round one is the ordinary chain, or the bootstrap run of a configuration that has one, unless a
+trained agent takes its place; a run that was such a chain serves as it by ``base=``. Each later
+round collects with the controller of the round before, with noise on its parameters, and trains on
+the episodes of all rounds; V, M and C go on from the weights of the round before. ``rounds.json``
+says what the agents of the rounds are worth.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def run(context: Context) -> None:
     earlier: tuple[Run, ...] = ()
     config = context.config
     for number in range(1, config.iterate.rounds + 1):
-        scouting = not earlier and context.published is None
-        rounds = changed(config, config.scout if scouting else {})
-        rounds.scout = {}
+        bootstrapping = not earlier and context.published is None
+        rounds = changed(config, config.bootstrap if bootstrapping else {})
+        rounds.bootstrap = {}
         if earlier:
             rounds.rollouts = replace(
                 config.rollouts, policy=ActionSource.controller, noise=config.iterate.noise

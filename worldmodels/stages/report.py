@@ -27,8 +27,8 @@ def run(context: Context) -> None:
         ArtifactError: no stage is finished, or a file of a finished stage is damaged.
     """
     finished = {stage: context.run.locate(stage) for stage in STAGES if context.run.has(stage)}
-    if (scout := context.scout) is not None:
-        finished |= {f"scout/{s}": scout.locate(s) for s in STAGES if scout.has(s)}
+    if (bootstrap := context.bootstrap) is not None:
+        finished |= {f"bootstrap/{s}": bootstrap.locate(s) for s in STAGES if bootstrap.has(s)}
     if not finished:
         raise ArtifactError(
             f"{context.run.root}: no stage of this run is finished, so there is nothing to report;"
@@ -42,7 +42,7 @@ def run(context: Context) -> None:
         _open_loop(context) if "evaluate" in finished else None,
         _dream_trained(context),
     )
-    with context.run.begin("report", {}, {}, fresh=True) as folder:
+    with context.run.begin("report", {}, {}, overwrite=True) as folder:
         path = folder.path / "index.html"
         with atomic_path(path) as temporary:
             temporary.write_text(page)

@@ -21,15 +21,17 @@ from worldmodels.reporting.pictures import contact_sheet, save_picture
 from worldmodels.stages.context import Context, agent_of
 from worldmodels.tracking import Progress, say
 from worldmodels.worlds.collect import CollectShard, Driver, NoisyAgent, RandomDriver
-from worldmodels.worlds.recipes import RealRecipe
+from worldmodels.worlds.specs import RealWorldSpec
 
 
 def run(context: Context) -> None:
     """Collect the shards that are missing."""
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
-        config = replace(config, noise=0.0, epsilon=0.0)  # of no concern to a random driver
-    driver, recipe, inputs = _driver(context)
+        config = replace(
+            config, noise=0.0, ez_greedy_epsilon=0.0
+        )  # of no concern to a random driver
+    driver, world_spec, inputs = _driver(context)
     growable = ("rollouts.episodes",)
     content = context.env_content(context.env_spec())
     with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:
@@ -45,7 +47,7 @@ def run(context: Context) -> None:
         folder.keep({name: known[name] for name in parts if name in known and name not in missing})
         rate = 0.0
         while missing:
-            rate = _collect(context, folder, driver, recipe, missing)
+            rate = _collect(context, folder, driver, world_spec, missing)
             # One that was removed while others were collected is collected again.
             missing = {n: part for n, part in parts.items() if not (folder.path / n).exists()}
         _finish(context, folder, list(parts), rate)
@@ -53,15 +55,15 @@ def run(context: Context) -> None:
 
 def _parts(context: Context) -> dict[str, tuple[int, ...]]:
     """The shards that there are to be: the seeds of each, by its name."""
-    config, lanes = context.config.rollouts, context.config.env.lanes
+    config, num_envs = context.config.rollouts, context.config.env.num_envs
     drawn = seeds.draw(
         seeds.Purpose.ROLLOUTS,
         context.config.seed,
         len(context.collectors),
         count=config.episodes,
     )
-    starts = range(0, len(drawn), lanes)
-    return {f"shard-{n:05d}.h5": tuple(drawn[at : at + lanes]) for n, at in enumerate(starts)}
+    starts = range(0, len(drawn), num_envs)
+    return {f"shard-{n:05d}.h5": tuple(drawn[at : at + num_envs]) for n, at in enumerate(starts)}
 
 
 def _refuse_others(folder: Path, parts: Mapping[str, object]) -> None:
@@ -112,7 +114,7 @@ def _collect(
     context: Context,
     folder: StageFolder,
     driver: Driver,
-    recipe: RealRecipe,
+    world_spec: RealWorldSpec,
     missing: Mapping[str, tuple[int, ...]],
 ) -> float:
     """Collect the episodes of the `missing` shards; returns frames a second."""
@@ -131,7 +133,7 @@ def _collect(
     frames, count = 0, sum(map(len, missing.values()))
     with (
         Progress(f"driving ({spec.engine})", count, "episodes") as progress,
-        context.pool(recipe, jobs=len(jobs)) as pool,
+        context.pool(world_spec, jobs=len(jobs)) as pool,
     ):
         for _, outcome in pool.run(jobs):
             frames += int(outcome.lengths.sum()) + len(outcome.lengths)
@@ -163,7 +165,7 @@ def _finish(context: Context, folder: StageFolder, names: list[str], rate: float
     )
 
 
-def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
+def _driver(context: Context) -> tuple[Driver, RealWorldSpec, dict[str, str]]:
     """Who drives, in what world, and the fingerprints of what that was made from."""
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
@@ -172,7 +174,11 @@ def _driver(context: Context) -> tuple[Driver, RealRecipe, dict[str, str]]:
     folder, inputs = _agent_folder(context)
     features = load_agent(folder).config.features
     world = context.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", features)
-    return NoisyAgent(folder, config.noise, config.epsilon, context.controls), world, inputs
+    return (
+        NoisyAgent(folder, config.noise, config.ez_greedy_epsilon, context.controls),
+        world,
+        inputs,
+    )
 
 
 def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:

@@ -179,7 +179,7 @@ class _Loop:
         if not math.isfinite(value):
             raise TrainingError(
                 f"{self.folder}: the loss is {value} at step {self.step} (epoch {self.epoch}):"
-                " lower the learning rate and use fresh=true"
+                " lower the learning rate and use overwrite=true"
             )
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(loss)

@@ -1,1 +1,1 @@
-"""Worlds: what a controller acts in, real or dreamt, many lanes in lockstep."""
+"""Worlds: what a controller acts in, real or dreamt, many environments in lockstep."""

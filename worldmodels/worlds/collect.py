@@ -12,11 +12,11 @@ from torch import Tensor
 
 from worldmodels.agent import load_agent
 from worldmodels.data.shards import Episode, write_shard
+from worldmodels.envs.action_spec import ActionSpec
 from worldmodels.envs.actions import ActionPolicy, make_action_policy
-from worldmodels.envs.controls import Controls
 from worldmodels.models.controller import squashing
 from worldmodels.workers import Heartbeat
-from worldmodels.worlds.noise import LaneNoise
+from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome, Policy, PopulationPolicy, rollout
 from worldmodels.worlds.world import Step, World
@@ -31,10 +31,10 @@ class RandomDriver:
     """Actions from a random process of `worldmodels.envs.actions`."""
 
     process: str
-    controls: Controls
+    controls: ActionSpec
 
     def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
-        """A policy for one lane a seed."""
+        """A policy for one environment a seed."""
         low, high = np.array(self.controls.low), np.array(self.controls.high)
         actions = make_action_policy(self.process, low, high)
         actions.reset(seeds)
@@ -59,19 +59,19 @@ class NoisyAgent:
     Args:
         folder: of the agent.
         noise: standard deviation.
-        epsilon: chance of a slip, in each step without one.
+        ez_greedy_epsilon: chance of a slip, in each step without one.
         controls: what is in its hand.
     """
 
     folder: Path
     noise: float
-    epsilon: float
-    controls: Controls
+    ez_greedy_epsilon: float
+    controls: ActionSpec
 
     def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
-        """A policy for one lane a seed."""
+        """A policy for one environment a seed."""
         agent = load_agent(self.folder)
-        drawn = LaneNoise(seeds, PARAMETER_STREAM, torch.device("cpu")).normal(
+        drawn = EpisodeNoise(seeds, PARAMETER_STREAM, torch.device("cpu")).normal(
             0, agent.parameters.size
         )
         candidates = agent.parameters + self.noise * drawn.numpy()
@@ -82,10 +82,10 @@ class NoisyAgent:
             agent.config.controller,
             world.device,
         )
-        if not self.epsilon:
+        if not self.ez_greedy_epsilon:
             return drives
         slips = RandomDriver("sticky_uniform", self.controls).policy(world, seeds)
-        return _Slipping(drives, slips, seeds, self.epsilon)
+        return _Slipping(drives, slips, seeds, self.ez_greedy_epsilon)
 
 
 Driver = RandomDriver | NoisyAgent
@@ -110,15 +110,15 @@ class _Slipping:
     """One policy, in whose place now and then another acts for 1 to `LONGEST_SLIP` steps."""
 
     def __init__(
-        self, drives: Policy, slips: Policy, seeds: tuple[int, ...], epsilon: float
+        self, drives: Policy, slips: Policy, seeds: tuple[int, ...], ez_greedy_epsilon: float
     ) -> None:
-        self._drives, self._slips, self._epsilon = drives, slips, epsilon
-        self._noise = LaneNoise(seeds, SLIP_STREAM, torch.device("cpu"))
-        self._left = torch.zeros(len(seeds), dtype=torch.int64)  # (lanes,) steps of the slip
+        self._drives, self._slips, self._epsilon = drives, slips, ez_greedy_epsilon
+        self._noise = EpisodeNoise(seeds, SLIP_STREAM, torch.device("cpu"))
+        self._left = torch.zeros(len(seeds), dtype=torch.int64)  # (num_envs,) steps of the slip
         self._time = 0
 
     def act(self, features: Tensor) -> Tensor:
-        chance, lasts = self._noise.uniform(self._time, 2).unbind(1)  # (lanes,) each
+        chance, lasts = self._noise.uniform(self._time, 2).unbind(1)  # (num_envs,) each
         left = (self._left - 1).clamp(min=0)
         begins = (left == 0) & (chance < self._epsilon)
         self._left = torch.where(begins, (lasts * LONGEST_SLIP).long() + 1, left)
@@ -136,10 +136,10 @@ class _Slipping:
 
 
 class EpisodeRecorder:
-    """Keeps frames, actions and outcomes of the lanes, in memory, until they are written.
+    """Keeps frames, actions and outcomes of the environments, in memory, until they are written.
 
     Args:
-        count: of the first so many lanes; None is all.
+        count: of the first so many environments; None is all.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -154,28 +154,28 @@ class EpisodeRecorder:
         self._rewards: list[list[float]] = [[] for _ in range(count)]
         self._ends: list[tuple[bool, bool]] = [(False, False)] * count
 
-    def record(self, lanes: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
-        """Take one step of each of `lanes`."""
+    def record(self, indices: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
+        """Take one step of each of `num_envs`."""
         assert isinstance(world, RealWorld)
-        for row, (lane, frame, action) in enumerate(
-            zip(lanes, world.frames, actions.cpu().numpy(), strict=True)
+        for row, (index, frame, action) in enumerate(
+            zip(indices, world.frames, actions.cpu().numpy(), strict=True)
         ):
-            if lane >= len(self._frames):
+            if index >= len(self._frames):
                 break
-            self._frames[lane].append(frame)
-            self._actions[lane].append(action)
-            self._rewards[lane].append(step.reward[row])
-            self._ends[lane] = (bool(step.terminated[row]), bool(step.truncated[row]))
+            self._frames[index].append(frame)
+            self._actions[index].append(action)
+            self._rewards[index].append(step.reward[row])
+            self._ends[index] = (bool(step.terminated[row]), bool(step.truncated[row]))
 
-    def episode(self, lane: int, seed: int) -> Episode:
-        """What was recorded in `lane`."""
-        steps = len(self._actions[lane])
+    def episode(self, index: int, seed: int) -> Episode:
+        """What was recorded in `environment`."""
+        steps = len(self._actions[index])
         terminated, truncated = np.zeros(steps, bool), np.zeros(steps, bool)
-        terminated[-1], truncated[-1] = self._ends[lane]
+        terminated[-1], truncated[-1] = self._ends[index]
         return Episode(
-            frames=np.stack(self._frames[lane]),
-            actions=np.stack(self._actions[lane]).astype(np.float32),
-            rewards=np.asarray(self._rewards[lane], np.float32),
+            frames=np.stack(self._frames[index]),
+            actions=np.stack(self._actions[index]).astype(np.float32),
+            rewards=np.asarray(self._rewards[index], np.float32),
             terminated=terminated,
             truncated=truncated,
             seed=seed,
@@ -201,7 +201,7 @@ class CollectShard:
         recorder = EpisodeRecorder()
         policy = self.driver.policy(tool, self.seeds)
         outcome = rollout(tool, policy, self.seeds, self.max_steps, recorder, heartbeat)
-        episodes = [recorder.episode(lane, seed) for lane, seed in enumerate(self.seeds)]
+        episodes = [recorder.episode(index, seed) for index, seed in enumerate(self.seeds)]
         write_shard(self.path, episodes, self.attrs)
         return outcome
 

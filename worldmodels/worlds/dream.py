@@ -11,7 +11,7 @@ from torch import Tensor
 from worldmodels.data.latents import FirstLatents
 from worldmodels.models.dynamics import DynamicsModel, reset_rows, select_rows
 from worldmodels.models.features import FeatureSpec
-from worldmodels.worlds.noise import LaneNoise
+from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.world import Step
 
 START_STREAM, MIXTURE_STREAM, NORMAL_STREAM = 1, 2, 3
@@ -49,19 +49,20 @@ class DreamWorld:
 
     @property
     def latents(self) -> Tensor:
-        """z of the lanes now: (lanes, latent)."""
+        """z of the environments now: (num_envs, latent)."""
         return self._latents
 
     @torch.inference_mode()
     def reset(self, seeds: Sequence[int]) -> Tensor:
-        """Begin one dream a seed; features (lanes, features)."""
+        """Begin one dream a seed; features (num_envs, features)."""
         return self.begin(self._begin(seeds), seeds)
 
     @torch.inference_mode()
     def begin(self, latents: Tensor, seeds: Sequence[int]) -> Tensor:
-        """Begin one dream at each of `latents` (lanes, latent); features (lanes, features)."""
-        self._uniform = LaneNoise(seeds, MIXTURE_STREAM, self.device)
-        self._normal = LaneNoise(seeds, NORMAL_STREAM, self.device)
+        """Begin one dream at each of `latents` (num_envs, latent); features (num_envs,
+        features)."""
+        self._uniform = EpisodeNoise(seeds, MIXTURE_STREAM, self.device)
+        self._normal = EpisodeNoise(seeds, NORMAL_STREAM, self.device)
         self._latents = latents.to(self.device)
         self._state = self._dynamics.initial_state(len(seeds), self.device)
         self._actions = torch.zeros(len(seeds), self._dynamics.action_size, device=self.device)
@@ -75,7 +76,7 @@ class DreamWorld:
         With a model that does not predict rewards, each step that does not terminate is worth 1.
 
         Args:
-            actions: (lanes, action), in the environment's own ranges.
+            actions: (num_envs, action), in the environment's own ranges.
         """
         size = self._dynamics.latent_size
         self._state = self._dynamics.advance(self._latents, actions, self._state)
@@ -94,12 +95,12 @@ class DreamWorld:
 
     @torch.inference_mode()
     def features(self) -> Tensor:
-        """What the controller sees now: (lanes, features)."""
+        """What the controller sees now: (num_envs, features)."""
         return self._spec.features(self._latents, self._actions, self._state, self._dynamics)
 
     @torch.inference_mode()
     def restart(self, mask: np.ndarray, seeds: Sequence[int]) -> None:
-        """Begin new dreams, one a seed, in the lanes where `mask` (lanes,) is True."""
+        """Begin new dreams, one a seed, in the environments where `mask` (num_envs,) is True."""
         index = torch.from_numpy(mask).to(self.device)
         self._uniform.restart(index, seeds)
         self._normal.restart(index, seeds)
@@ -110,7 +111,7 @@ class DreamWorld:
         self._time = self._time * ~index
 
     def keep(self, mask: np.ndarray) -> None:
-        """Drop the lanes where `mask` (lanes,) is False."""
+        """Drop the environments where `mask` (num_envs,) is False."""
         index = torch.from_numpy(mask).to(self.device)
         self._latents, self._actions = self._latents[index], self._actions[index]
         self._state = select_rows(self._state, index)
@@ -122,8 +123,9 @@ class DreamWorld:
         """Do nothing: there are no processes and no files."""
 
     def _begin(self, seeds: Sequence[int]) -> Tensor:
-        """First latents (lanes, latent): of an episode drawn by the seed, sampled by the seed."""
-        start = LaneNoise(seeds, START_STREAM, self.device)
-        chosen = (start.uniform(0, 1).squeeze(1) * len(self._first_mean)).long()  # (lanes,)
+        """First latents (num_envs, latent): of an episode drawn by the seed, sampled by the
+        seed."""
+        start = EpisodeNoise(seeds, START_STREAM, self.device)
+        chosen = (start.uniform(0, 1).squeeze(1) * len(self._first_mean)).long()  # (num_envs,)
         noise = start.normal(1, self._dynamics.latent_size)
         return self._first_mean[chosen] + self._first_std[chosen] * noise

@@ -17,12 +17,12 @@ from worldmodels.worlds.dream import DreamWorld
 class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """N dreams side by side, finished ones begun anew in the step after (``NEXT_STEP``).
 
-    An observation is the world's features, float32 (lanes, features): z, and h if the world has it.
-    If `decoded`, it is the frame that V makes of z, uint8 (lanes, 64, 64, 3).
+    An observation is the world's features, float32 (num_envs, features): z, and h if the world has
+    it. If `decoded`, it is the frame that V makes of z, uint8 (num_envs, 64, 64, 3).
 
     Args:
         world: the dream; this environment takes it over.
-        num_envs: lanes.
+        num_envs: environments.
         low: (action,) lower bounds of actions.
         high: (action,) upper bounds of actions.
         max_steps: time limit of a dream.
@@ -64,14 +64,14 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         seed: int | list[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin all dreams. One seed gives lane i the episode ``seed + i``."""
+        """Begin all dreams. One seed gives environment i the episode ``seed + i``."""
         if isinstance(seed, int):
             super().reset(seed=seed)
-            seeds = [seed + lane for lane in range(self.num_envs)]
+            seeds = [seed + index for index in range(self.num_envs)]
         else:
             given = [None] * self.num_envs if seed is None else list(seed)
             if len(given) != self.num_envs:
-                raise ValueError(f"{len(given)} seeds for {self.num_envs} lanes")
+                raise ValueError(f"{len(given)} seeds for {self.num_envs} environments")
             fresh = self._fresh_seeds(self.num_envs)
             seeds = [new if old is None else old for old, new in zip(given, fresh, strict=True)]
         self._world.reset(seeds)
@@ -82,7 +82,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Dream on in every lane; those that ended in the step before begin anew instead."""
+        """Dream on in every environment; those that ended in the step before begin anew instead."""
         restarting = self._ended
         tensor = torch.from_numpy(np.asarray(actions, np.float32)).to(self._world.device)
         step = self._world.step(tensor)
@@ -103,7 +103,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     @torch.inference_mode()
     def frames(self) -> np.ndarray:
-        """The frames dreamt now: uint8 (lanes, 64, 64, 3); raises ValueError without
+        """The frames dreamt now: uint8 (num_envs, 64, 64, 3); raises ValueError without
         `encoder`."""
         if self._encoder is None:
             raise ValueError(
@@ -119,37 +119,37 @@ class DreamEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     """One dream as an ordinary Gymnasium environment; frames are drawn with ``render``.
 
     Args:
-        lanes: a `DreamVectorEnv` of one lane; this environment takes it over.
+        envs: a `DreamVectorEnv` of one environment; this environment takes it over.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
     render_mode = "rgb_array"
 
-    def __init__(self, lanes: DreamVectorEnv) -> None:
-        if lanes.num_envs != 1:
-            raise ValueError(f"a single environment needs one lane, not {lanes.num_envs}")
-        self._lanes = lanes
-        self.observation_space = lanes.single_observation_space
-        self.action_space = lanes.single_action_space
+    def __init__(self, envs: DreamVectorEnv) -> None:
+        if envs.num_envs != 1:
+            raise ValueError(f"a single environment needs one environment, not {envs.num_envs}")
+        self._envs = envs
+        self.observation_space = envs.single_observation_space
+        self.action_space = envs.single_action_space
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin a dream."""
         super().reset(seed=seed)
-        observation, info = self._lanes.reset(seed=seed)
+        observation, info = self._envs.reset(seed=seed)
         return observation[0], info
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Dream on."""
-        observation, reward, terminated, truncated, info = self._lanes.step(action[None])
+        observation, reward, terminated, truncated, info = self._envs.step(action[None])
         return observation[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def render(self) -> np.ndarray:
         """The frame dreamt now: uint8 (64, 64, 3)."""
-        frame: np.ndarray = self._lanes.frames()[0]
+        frame: np.ndarray = self._envs.frames()[0]
         return frame
 
     def close(self) -> None:
         """Let go of the world."""
-        self._lanes.close()
+        self._envs.close()

@@ -1,11 +1,11 @@
 """Random numbers that belong to an episode, not to a place in a batch.
 
-A lane's noise is a function of (episode seed, time step, dimension): a counter-based generator, as
-in Salmon et al. 2011, with the finaliser of SplitMix64 (Steele et al. 2014) as its function. So an
-episode plays out the same on any lane, in any batch, on any worker, resumed or not; candidates that
-share a seed share their luck; and there is no state to save. It is made of integer tensor
-operations and runs where the lanes are, but for Metal, which has no float64: there it runs on the
-CPU.
+An environment's noise is a function of (episode seed, time step, dimension): a counter-based
+generator, as in Salmon et al. 2011, with the finaliser of SplitMix64 (Steele et al. 2014) as its
+function. So an episode plays out the same on any environment, in any batch, on any worker, resumed
+or not; candidates that share a seed share their luck; and there is no state to save. It is made of
+integer tensor operations and runs where the environments are, but for Metal, which has no float64:
+there it runs on the CPU.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift(x, 31)
 
 
-class LaneNoise:
-    """Noise for lanes that each have an episode seed.
+class EpisodeNoise:
+    """Noise for environments that each have an episode seed.
 
     Args:
-        seeds: (lanes,) episode seeds.
+        seeds: (num_envs,) episode seeds.
         stream: tells apart independent uses of the same seeds.
         device: where the numbers are wanted.
     """
@@ -49,20 +49,21 @@ class LaneNoise:
         keys = torch.from_numpy(np.asarray(seeds, dtype=np.int64)).to(device)
         self._keys = _mix(
             _mix(keys * _GOLDEN) ^ _mix(torch.tensor(stream, device=device))
-        )  # (lanes,)
+        )  # (num_envs,)
 
     def _bits(self, step: int | Tensor, size: int) -> Tensor:
         counter = torch.arange(1, size + 1, device=self._keys.device)
         if isinstance(step, Tensor):
-            step = step.to(self._keys.device).unsqueeze(1)  # (lanes, 1)
-        return _mix(self._keys.unsqueeze(1) + (step * size + counter) * _GOLDEN)  # (lanes, size)
+            step = step.to(self._keys.device).unsqueeze(1)  # (num_envs, 1)
+        return _mix(self._keys.unsqueeze(1) + (step * size + counter) * _GOLDEN)  # (num_envs, size)
 
     def uniform(self, step: int | Tensor, size: int) -> Tensor:
-        """Uniform in [0, 1): (lanes, size) float32, for time step `step`, one or one a lane."""
+        """Uniform in [0, 1): (num_envs, size) float32, for time step `step`, one or one an
+        environment."""
         return (_shift(self._bits(step, size), 40).float() * 2.0**-24).to(self._wanted)
 
     def normal(self, step: int | Tensor, size: int) -> Tensor:
-        """Standard normal: (lanes, size) float32, by Box and Muller (1958)."""
+        """Standard normal: (num_envs, size) float32, by Box and Muller (1958)."""
         half = (size + 1) // 2
         bits = self._bits(step, half)
         # 32 bits each; half a step off zero keeps the logarithm finite.
@@ -72,10 +73,10 @@ class LaneNoise:
         return pair[:, :size].float().to(self._wanted)
 
     def restart(self, mask: Tensor, seeds: Sequence[int]) -> None:
-        """Give the lanes where `mask` (lanes,) is True new episode seeds."""
-        keys = LaneNoise(seeds, self._stream, self._keys.device)._keys
+        """Give the environments where `mask` (num_envs,) is True new episode seeds."""
+        keys = EpisodeNoise(seeds, self._stream, self._keys.device)._keys
         self._keys[mask.to(keys.device)] = keys
 
     def keep(self, mask: Tensor) -> None:
-        """Drop the lanes where `mask` (lanes,) is False."""
+        """Drop the environments where `mask` (num_envs,) is False."""
         self._keys = self._keys[mask.to(self._keys.device)]

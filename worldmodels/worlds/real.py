@@ -13,7 +13,7 @@ from torch import Tensor
 from worldmodels.models.dynamics import DynamicsModel, State, select_rows
 from worldmodels.models.encoder import Encoder, to_input
 from worldmodels.models.features import FeatureSpec
-from worldmodels.worlds.noise import LaneNoise
+from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.world import Step
 
 LATENT_STREAM = 0
@@ -47,8 +47,8 @@ class RealWorld:
     """Episodes of an environment as an agent perceives them.
 
     Args:
-        make_env: builds a vector environment of as many lanes as it is told, whose ended lanes
-            stay as they are until the next reset (``AutoresetMode.DISABLED``).
+        make_env: builds a vector environment of as many environments as it is told, whose ended
+            environments stay as they are until the next reset (``AutoresetMode.DISABLED``).
         perception: how frames become features.
     """
 
@@ -65,45 +65,47 @@ class RealWorld:
 
     @property
     def frames(self) -> np.ndarray:
-        """What the lanes see now: uint8 (lanes, size, size, 3)."""
+        """What the environments see now: uint8 (num_envs, size, size, 3)."""
         return np.asarray(self._seen().cpu())
 
     @property
     def latents(self) -> Tensor:
-        """z of the lanes now: (lanes, latent)."""
+        """z of the environments now: (num_envs, latent)."""
         return self._latents
 
     @property
     def state(self) -> State:
-        """The dynamics model's state before it has seen the latents of now, a row for each lane."""
+        """The dynamics model's state before it has seen the latents of now, a row for each
+        environment."""
         return self._state
 
     @torch.inference_mode()
     def reset(self, seeds: Sequence[int]) -> Tensor:
-        """Begin one episode a seed; features (lanes, features)."""
+        """Begin one episode a seed; features (num_envs, features)."""
         if self._env is None or self._env.num_envs != len(seeds):
             self.close()
             self._env = self._make_env(len(seeds))
-        self._lanes = len(seeds)
-        self._alive = np.arange(self._lanes)
+        self._num_envs = len(seeds)
+        self._alive = np.arange(self._num_envs)
         self._time = 0
         device = self.perception.device
-        self._noise = LaneNoise(seeds, LATENT_STREAM, device)
+        self._noise = EpisodeNoise(seeds, LATENT_STREAM, device)
         self._observations, _ = self._env.reset(seed=list(seeds))  # type: ignore[arg-type]  # gymnasium's stub
         action_size = int(np.prod(self._env.single_action_space.shape or ()))
-        self._actions = torch.zeros(self._lanes, action_size, device=device)
+        self._actions = torch.zeros(self._num_envs, action_size, device=device)
         if self.perception.dynamics is not None:
-            self._state = self.perception.dynamics.initial_state(self._lanes, device)
+            self._state = self.perception.dynamics.initial_state(self._num_envs, device)
         return self._perceive()
 
     @torch.inference_mode()
     def step(self, actions: Tensor) -> Step:
-        """Act in each lane with actions (lanes, action), in the environment's own ranges."""
+        """Act in each environment with actions (num_envs, action), in the environment's own
+        ranges."""
         assert self._env is not None
         if self.perception.dynamics is not None:
             self._state = self.perception.dynamics.advance(self._latents, actions, self._state)
         self._actions = actions
-        everyone = np.zeros((self._lanes, actions.shape[1]), np.float32)
+        everyone = np.zeros((self._num_envs, actions.shape[1]), np.float32)
         everyone[self._alive] = actions.cpu().numpy()
         self._observations, reward, terminated, truncated, _ = self._env.step(everyone)
         self._time += 1
@@ -111,7 +113,7 @@ class RealWorld:
         return Step(self._perceive(), reward[live], terminated[live], truncated[live])
 
     def keep(self, mask: np.ndarray) -> None:
-        """Drop the lanes where `mask` (lanes,) is False."""
+        """Drop the environments where `mask` (num_envs,) is False."""
         self._alive = self._alive[mask]
         if self.perception.encoder is None:
             return
@@ -129,14 +131,14 @@ class RealWorld:
             self._env = None
 
     def _seen(self) -> Tensor:
-        """The frames of the lanes that are left, wherever the environment has them."""
+        """The frames of the environments that are left, wherever the environment has them."""
         frames = torch.as_tensor(self._observations)
-        if len(self._alive) == self._lanes:
+        if len(self._alive) == self._num_envs:
             return frames
         return frames[torch.from_numpy(self._alive).to(frames.device)]
 
     def _perceive(self) -> Tensor:
-        """Features (lanes, features) of the current frames."""
+        """Features (num_envs, features) of the current frames."""
         perception = self.perception
         if self._encoder is None:
             return torch.zeros(len(self._alive), 0)

@@ -1,4 +1,4 @@
-"""The one loop: policies act in a world until every lane has ended.
+"""The one loop: policies act in a world until every environment has ended.
 
 Training in the game, training in the dream, collecting data, evaluating and watching are this loop
 with another world, policy or recorder.
@@ -18,19 +18,19 @@ from worldmodels.worlds.world import Step, World
 
 
 class Policy(Protocol):
-    """What acts: one row of features in, one action out, for each lane."""
+    """What acts: one row of features in, one action out, for each environment."""
 
     def act(self, features: Tensor) -> Tensor:
-        """Actions (lanes, action) for features (lanes, features)."""
+        """Actions (num_envs, action) for features (num_envs, features)."""
         ...
 
     def keep(self, mask: np.ndarray) -> None:
-        """Drop the lanes where `mask` (lanes,) is False."""
+        """Drop the environments where `mask` (num_envs,) is False."""
         ...
 
 
 class Outcome(NamedTuple):
-    """How each episode went; all of shape (lanes,)."""
+    """How each episode went; all of shape (num_envs,)."""
 
     returns: np.ndarray  # float64, sum of rewards
     lengths: np.ndarray  # int64, steps
@@ -38,14 +38,14 @@ class Outcome(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Sees every transition; `lanes` are the numbers the lanes had at the start."""
+    """Sees every transition; `num_envs` are the numbers the environments had at the start."""
 
     def begin(self, world: World) -> None:
         """The world has been reset."""
         ...
 
-    def record(self, lanes: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
-        """One step was taken in `lanes`; the world shows what came of it."""
+    def record(self, indices: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
+        """One step was taken in `num_envs`; the world shows what came of it."""
         ...
 
 
@@ -56,17 +56,17 @@ def rollout(
     max_steps: int,
     recorder: Recorder | None = None,
     heartbeat: Callable[[int], None] = lambda steps: None,
-    patience: int | None = None,
+    stall_steps: int | None = None,
 ) -> Outcome:
     """Play one episode a seed to its end, or for `max_steps`.
 
-    Ended lanes leave the batch, so that the work shrinks with them.
+    Ended environments leave the batch, so that the work shrinks with them.
 
     Args:
-        heartbeat: called each step with the number of lane steps it took.
-        patience: steps without a new highest return after which a lane is taken to be stuck: it
-            ends, truncated, and goes on falling for the steps that were left as it fell since
-            then. None lets every lane play on, as whoever judges must.
+        heartbeat: called each step with the number of environment steps it took.
+        stall_steps: steps without a new highest return after which an environment is taken to be
+            stuck: it ends, truncated, and goes on falling for the steps that were left as it fell
+            since then. None lets every environment play on, as whoever judges must.
 
     Returns:
         the outcome in the order of the seeds.
@@ -75,7 +75,7 @@ def rollout(
     returns, lengths = np.zeros(count), np.zeros(count, np.int64)
     terminated = np.zeros(count, bool)
     highest, reached = np.full(count, -np.inf), np.zeros(count, np.int64)
-    lanes = np.arange(count)
+    indices = np.arange(count)
     features = world.reset(seeds)
     if recorder is not None:
         recorder.begin(world)
@@ -84,24 +84,24 @@ def rollout(
         step = world.step(actions)
         if time == max_steps - 1:
             step = step._replace(truncated=step.truncated | ~step.terminated)
-        returns[lanes] += step.reward
-        lengths[lanes] += 1
-        terminated[lanes] = step.terminated
-        if patience is not None:
-            risen = lanes[returns[lanes] > highest[lanes]]
+        returns[indices] += step.reward
+        lengths[indices] += 1
+        terminated[indices] = step.terminated
+        if stall_steps is not None:
+            risen = indices[returns[indices] > highest[indices]]
             highest[risen], reached[risen] = returns[risen], time
-            stuck = (time - reached[lanes] >= patience) & ~step.terminated & ~step.truncated
-            fallen = (returns - highest)[lanes[stuck]] / (time - reached[lanes[stuck]])
-            returns[lanes[stuck]] += fallen * (max_steps - 1 - time)
+            stuck = (time - reached[indices] >= stall_steps) & ~step.terminated & ~step.truncated
+            fallen = (returns - highest)[indices[stuck]] / (time - reached[indices[stuck]])
+            returns[indices[stuck]] += fallen * (max_steps - 1 - time)
             step = step._replace(truncated=step.truncated | stuck)
         if recorder is not None:
-            recorder.record(lanes, actions, step, world)
-        heartbeat(len(lanes))
+            recorder.record(indices, actions, step, world)
+        heartbeat(len(indices))
         features = step.features
         alive = ~(step.terminated | step.truncated)
         if not alive.all():
-            lanes = lanes[alive]
-            if not len(lanes):
+            indices = indices[alive]
+            if not len(indices):
                 break
             world.keep(alive)
             policy.keep(alive)
@@ -110,11 +110,11 @@ def rollout(
 
 
 class PopulationPolicy:
-    """Candidates side by side, each on its share of the lanes.
+    """Candidates side by side, each on its share of the environments.
 
     Args:
         candidates: (candidates, parameters) float32.
-        episodes: lanes for each candidate, which follow one another.
+        episodes: environments for each candidate, which follow one another.
         feature_size: of the world.
         spec: from features to actions.
         device: of the world's features.
@@ -129,14 +129,14 @@ class PopulationPolicy:
         device: torch.device,
     ) -> None:
         self._device = device
-        lanes = torch.from_numpy(candidates).to(device).repeat_interleave(episodes, dim=0)
-        self._controllers = Controllers(lanes, feature_size, spec)
+        indices = torch.from_numpy(candidates).to(device).repeat_interleave(episodes, dim=0)
+        self._controllers = Controllers(indices, feature_size, spec)
 
     @torch.inference_mode()
     def act(self, features: Tensor) -> Tensor:
-        """Actions (lanes, action) for features (lanes, features)."""
+        """Actions (num_envs, action) for features (num_envs, features)."""
         return self._controllers.act(features)
 
     def keep(self, mask: np.ndarray) -> None:
-        """Drop the lanes where `mask` (lanes,) is False."""
+        """Drop the environments where `mask` (num_envs,) is False."""
         self._controllers.keep(torch.from_numpy(mask).to(self._device))

@@ -25,7 +25,7 @@ MOST_FEATURES = LIMITS["vae.latent_size"].most + 2 * LIMITS["rnn.hidden_size"].m
 """That a controller may have."""
 
 
-class Directions:
+class PCASubspace:
     """Coordinates of controllers, and the controllers they stand for.
 
     Args:
@@ -40,7 +40,7 @@ class Directions:
     @classmethod
     def of(
         cls, mean: np.ndarray, moments: np.ndarray, components: int, spec: ControllerSpec
-    ) -> Directions:
+    ) -> PCASubspace:
         """The leading components of features with this mean (features,) and these second moments
         (features, features), about the mean where controllers have biases to make up for it."""
         centre = mean if spec.bias else np.zeros_like(mean)
@@ -49,9 +49,9 @@ class Directions:
         deviations = np.sqrt(variances[leading].clip(min=1e-12))
         return cls(centre, vectors[:, leading] / np.sqrt(deviations), spec)
 
-    def leading(self, components: int) -> Directions:
+    def leading(self, components: int) -> PCASubspace:
         """The first of them alone."""
-        return Directions(self.centre, self.axes[:, :components], self.spec)
+        return PCASubspace(self.centre, self.axes[:, :components], self.spec)
 
     @property
     def size(self) -> int:
@@ -81,7 +81,7 @@ class Directions:
         weights.save(path, {name: torch.from_numpy(array) for name, array in arrays.items()})
 
     @classmethod
-    def load(cls, path: Path, spec: ControllerSpec) -> Directions:
+    def load(cls, path: Path, spec: ControllerSpec) -> PCASubspace:
         """Read what `save` wrote; raises `ArtifactError` naming a file that cannot be read."""
         outline = weights.outline(path)
         shapes = {

@@ -1,11 +1,11 @@
 """How an agent's numbers become an environment's actions.
 
-An agent acts with vectors ``(lanes, A)`` of bounded numbers, which M sees and episodes record:
+An agent acts with vectors ``(num_envs, A)`` of bounded numbers, which M sees and episodes record:
 
 - A bounded box: its own numbers, rescaled to [-1, 1] where the box is neither that nor [0, 1].
 - A choice among n actions: n numbers of which one is 1, that of the action.
-- A lever, where `EnvSpec.lever` says so: one number in [-1, 1] whose thirds are three actions, as
-  the paper's code steers in Doom.
+- An action bin, where `EnvSpec.action_bins` says so: one number in [-1, 1] whose thirds are three
+  actions, as the paper's code steers in Doom.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RescaleAction
 from numpy.typing import NDArray
 
-from worldmodels.envs.lanes import Actions, check_actions
+from worldmodels.envs.vector import Actions, check_actions
 from worldmodels.errors import ConfigError
 
 THIRD = 1 / 3
-"""Beyond it a lever is pulled (doomreal.py of hardmaru/WorldModelsExperiments)."""
+"""Beyond it an action bin is pulled (doomreal.py of hardmaru/WorldModelsExperiments)."""
 
 
 @dataclass(frozen=True)
-class Controls:
+class ActionSpec:
     """What an agent has in its hands.
 
     Args:
@@ -50,37 +50,43 @@ class Controls:
         return tuple("tanh" if low < 0 else "half_tanh" for low in self.low)
 
 
-def controls_of(env: VectorEnv[Any, Any, Any]) -> Controls:
-    """What an agent has in its hands in lanes that `in_hand` returned."""
+def action_spec(env: VectorEnv[Any, Any, Any]) -> ActionSpec:
+    """What an agent has in its hands in environments that `wrap_actions` returned."""
     space = env.single_action_space
     assert isinstance(space, Box)
-    choice = isinstance(env, _Chosen)
+    choice = isinstance(env, _ArgmaxAction)
     low, high = (np.asarray(bound, float).tolist() for bound in (space.low, space.high))
-    return Controls(tuple(low), tuple(high), choice)
+    return ActionSpec(tuple(low), tuple(high), choice)
 
 
-def in_hand(
-    env_id: str, env: VectorEnv[Any, Any, Any], lever: Sequence[int] | None
+def wrap_actions(
+    env_id: str, env: VectorEnv[Any, Any, Any], action_bins: Sequence[int] | None
 ) -> VectorEnv[Any, Any, Any]:
-    """Lanes that are acted in with vectors.
+    """Environments that are acted in with vectors.
 
     Args:
         env_id: for errors.
-        env: lanes of a bounded box or of a choice.
-        lever: the actions of a lever's lower, middle and upper third.
+        env: environments of a bounded box or of a choice.
+        action_bins: the actions of an action bin's lower, middle and upper third.
 
     Raises:
-        ConfigError: actions of another kind; a lever that does not fit.
+        ConfigError: actions of another kind; an action bin that does not fit.
     """
     space = env.single_action_space
     if isinstance(space, Discrete):
-        if lever is None:
-            return _Chosen(env, int(space.n), int(space.start))
-        if len(lever) != 3 or not all(space.contains(np.int64(action)) for action in lever):
-            raise ConfigError(f"env.lever={list(lever)}: choose three actions of {space}")
-        return _Pulled(env, lever)
-    if lever is not None:
-        raise ConfigError(f"env.lever={list(lever)}: {env_id} has no choice of actions but {space}")
+        if action_bins is None:
+            return _ArgmaxAction(env, int(space.n), int(space.start))
+        if len(action_bins) != 3 or not all(
+            space.contains(np.int64(action)) for action in action_bins
+        ):
+            raise ConfigError(
+                f"env.action_bins={list(action_bins)}: choose three actions of {space}"
+            )
+        return _BinnedAction(env, action_bins)
+    if action_bins is not None:
+        raise ConfigError(
+            f"env.action_bins={list(action_bins)}: {env_id} has no choice of actions but {space}"
+        )
     if not _is_bounded_vector(space):
         raise ConfigError(
             f"env.id={env_id}: actions are {space}: supported are bounded vectors of floats (Box)"
@@ -100,7 +106,7 @@ def _is_bounded_vector(space: Space[Any]) -> bool:
     )
 
 
-class _Chosen(VectorActionWrapper[Any, Any, Any, Any]):
+class _ArgmaxAction(VectorActionWrapper[Any, Any, Any, Any]):
     """Does the action whose number is largest: ``(N, n)`` to ``(N,)``."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], count: int, start: int) -> None:
@@ -114,17 +120,17 @@ class _Chosen(VectorActionWrapper[Any, Any, Any, Any]):
         return self._start + chosen
 
 
-class _Pulled(VectorActionWrapper[Any, Any, Any, Any]):
+class _BinnedAction(VectorActionWrapper[Any, Any, Any, Any]):
     """Does one of three actions by the third that a number is in: ``(N, 1)`` to ``(N,)``."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], lever: Sequence[int]) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], action_bins: Sequence[int]) -> None:
         super().__init__(env)
-        self._lever = np.asarray(lever)
+        self._action_bins = np.asarray(action_bins)
         self.single_action_space = Box(-1, 1, (1,), np.float32)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
 
     def actions(self, actions: Actions) -> NDArray[np.int64]:
         pulled = check_actions(actions, self.action_space)[:, 0]
         third = 1 + (pulled > THIRD).astype(int) - (pulled < -THIRD)
-        chosen: NDArray[np.int64] = self._lever[third]
+        chosen: NDArray[np.int64] = self._action_bins[third]
         return chosen

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
-from worldmodels.evolution.directions import Directions
+from worldmodels.evolution.pca import PCASubspace
 from worldmodels.models.controller import Controllers, ControllerSpec
 from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
@@ -24,8 +24,8 @@ def drawn_features(seed: int, size: int = 9, count: int = 500) -> np.ndarray:
     )
 
 
-def directions(rows: np.ndarray, components: int, head: ControllerSpec) -> Directions:
-    return Directions.of(rows.mean(axis=0), rows.T @ rows / len(rows), components, head)
+def subspace(rows: np.ndarray, components: int, head: ControllerSpec) -> PCASubspace:
+    return PCASubspace.of(rows.mean(axis=0), rows.T @ rows / len(rows), components, head)
 
 
 @settings(max_examples=30, deadline=None)
@@ -34,12 +34,12 @@ def test_a_controller_acts_as_its_coordinates_do_on_the_components(
     components: int, hidden_units: int, bias: bool, seed: int
 ) -> None:
     head, rows = ControllerSpec(("tanh", "half_tanh"), hidden_units, bias), drawn_features(seed)
-    search = directions(rows, components, head)
+    search = subspace(rows, components, head)
     count = min(components, rows.shape[1])
     drawn = np.random.default_rng(seed).normal(0, 0.3, (4, search.size))
     assert search.size == head.size(count)
     centred = rows[:4] - rows.mean(axis=0) if bias else rows[:4]
-    seen = centred @ search.axes  # (lanes, components)
+    seen = centred @ search.axes  # (num_envs, components)
     expected = Controllers(torch.tensor(drawn, dtype=torch.float32), count, head).act(
         torch.tensor(seen, dtype=torch.float32)
     )
@@ -52,7 +52,7 @@ def test_a_controller_acts_as_its_coordinates_do_on_the_components(
 @settings(max_examples=30, deadline=None)
 def test_components_are_uncorrelated_and_half_way_to_equal(components: int, seed: int) -> None:
     rows = drawn_features(seed)
-    search = directions(rows, components, ControllerSpec(("tanh",)))
+    search = subspace(rows, components, ControllerSpec(("tanh",)))
     covariance = np.cov(((rows - rows.mean(axis=0)) @ search.axes).T, bias=True)
     covariance = covariance.reshape(components, components)
     largest = np.sqrt(np.linalg.eigvalsh(np.cov(rows.T, bias=True))[::-1][:components])
@@ -62,13 +62,13 @@ def test_components_are_uncorrelated_and_half_way_to_equal(components: int, seed
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_controller_is_found_where_it_is(tmp_path: Path, bias: bool) -> None:
     head, rows = ControllerSpec(("tanh", "tanh"), 3, bias), drawn_features(0)
-    search = directions(rows, 5, head)
+    search = subspace(rows, 5, head)
     at = np.random.default_rng(0).normal(0, 1, (2, search.size))
     np.testing.assert_allclose(search.coordinates(search.controllers(at)), at, atol=1e-4)
-    search.save(tmp_path / "directions.safetensors")
-    loaded = Directions.load(tmp_path / "directions.safetensors", head)
+    search.save(tmp_path / "pca_subspace.safetensors")
+    loaded = PCASubspace.load(tmp_path / "pca_subspace.safetensors", head)
     np.testing.assert_array_equal(loaded.controllers(at), search.controllers(at))
-    everything = Directions(np.zeros(9), np.eye(9), head)
+    everything = PCASubspace(np.zeros(9), np.eye(9), head)
     parameters = np.random.default_rng(1).normal(0, 1, (2, head.size(9))).astype(np.float32)
     np.testing.assert_array_equal(everything.controllers(parameters), parameters)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from gymnasium.vector import VectorEnv
 
-from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.model_files import load_dynamics, load_encoder, load_first_latents
 from worldmodels.models.features import FeatureSpec
 from worldmodels.worlds.dream import DreamWorld
@@ -16,7 +16,7 @@ from worldmodels.worlds.real import Perception, RealWorld
 
 
 @dataclass(frozen=True)
-class RealRecipe:
+class RealWorldSpec:
     """A `RealWorld`.
 
     Args:
@@ -53,12 +53,12 @@ class RealRecipe:
         )
         return RealWorld(self._make_env, perception)
 
-    def _make_env(self, lanes: int) -> VectorEnv:
-        return make_lanes(self.env, lanes, self.env_processes, self.device)
+    def _make_env(self, num_envs: int) -> VectorEnv:
+        return make_vector_env(self.env, num_envs, self.env_processes, self.device)
 
 
 @dataclass(frozen=True)
-class DreamRecipe:
+class DreamWorldSpec:
     """A `DreamWorld`.
 
     Args:
@@ -87,4 +87,4 @@ class DreamRecipe:
         )
 
 
-Recipe = RealRecipe | DreamRecipe
+WorldSpec = RealWorldSpec | DreamWorldSpec

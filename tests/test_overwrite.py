@@ -1,4 +1,4 @@
-"""``fresh=true``: the artifact that is there stays until its successor is finished."""
+"""``overwrite=true``: the artifact that is there stays until its successor is finished."""
 
 import json
 import shutil
@@ -55,7 +55,7 @@ def test_what_cannot_be_made_anew_is_left_as_it_was(
     if "device=cuda" in words and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     before = contents(copy / "smoke/vae")
-    assert said in error_line(run(copy, "stage=vae", "preset=smoke", "fresh=true", *words))
+    assert said in error_line(run(copy, "stage=vae", "preset=smoke", "overwrite=true", *words))
     assert contents(copy / "smoke/vae") == before
     assert shown(copy / "smoke") == sorted(STAGES)
 
@@ -70,11 +70,11 @@ def test_killed_while_made_anew_it_is_the_old_or_the_new_as_the_next_command_ask
     anew = ("stage=vae", "preset=smoke", *small)
     old = manifest(copy, "vae")["fingerprint"]
     for number in (1, 2):  # before its manifest is there, and while it trains
-        done = run(copy, *anew, "fresh=true", kill_at_write=number)
+        done = run(copy, *anew, "overwrite=true", kill_at_write=number)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert run(copy, "stage=vae", "preset=smoke", ALONE).returncode == 0
         assert manifest(copy, "vae")["fingerprint"] == old
-    assert run(copy, *anew, "fresh=true", kill_at_write=3).returncode == -signal.SIGKILL
+    assert run(copy, *anew, "overwrite=true", kill_at_write=3).returncode == -signal.SIGKILL
     done = run(copy, *anew)  # goes on with what was begun
     assert done.returncode == 0, done.stderr
     new = manifest(copy, "vae")["fingerprint"]
@@ -83,9 +83,9 @@ def test_killed_while_made_anew_it_is_the_old_or_the_new_as_the_next_command_ask
     assert not [path for path in vae.parent.glob(".*") if path.is_dir()]  # nothing is left over
 
 
-def fails(run: Run, config: dict[str, Any], fresh: bool) -> None:
+def fails(run: Run, config: dict[str, Any], overwrite: bool) -> None:
     """A stage that makes some progress and then fails."""
-    with pytest.raises(TrainingError), run.begin("vae", config, {}, fresh=fresh) as folder:
+    with pytest.raises(TrainingError), run.begin("vae", config, {}, overwrite=overwrite) as folder:
         with (folder.path / "checkpoint").open("a") as file:
             file.write("step ")
         raise TrainingError("the loss is nan")
@@ -96,10 +96,10 @@ def test_the_progress_of_a_successor_that_fails_is_kept(tmp_path: Path) -> None:
     old, new = {"rate": 1}, {"rate": 2}
     with run.begin("vae", old, {}) as folder:
         folder.finish("old")
-    fails(run, new, fresh=True)
+    fails(run, new, overwrite=True)
     assert run.fingerprint("vae") == "old"
     assert run.begin("vae", old, {}).complete
-    fails(run, new, fresh=False)  # goes on, and fails again
+    fails(run, new, overwrite=False)  # goes on, and fails again
     assert run.fingerprint("vae") == "old"
     with run.begin("vae", new, {}) as folder:
         assert (folder.path / "checkpoint").read_text() == "step step "
@@ -109,12 +109,12 @@ def test_the_progress_of_a_successor_that_fails_is_kept(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run").glob(".*")] == [".vae.lock"]
 
 
-def test_fresh_begins_again_from_nothing_after_a_failure(tmp_path: Path) -> None:
+def test_overwrite_begins_again_from_nothing_after_a_failure(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     with run.begin("vae", {"rate": 1}, {}) as folder:
         folder.finish("old")
     for _ in range(2):
-        fails(run, {"rate": 2}, fresh=True)
+        fails(run, {"rate": 2}, overwrite=True)
     with run.begin("vae", {"rate": 2}, {}) as folder:
         assert (folder.path / "checkpoint").read_text() == "step "
 
@@ -127,7 +127,7 @@ def test_a_kill_between_two_renames_loses_neither(tmp_path: Path, killed_after: 
     if killed_after == "set aside":
         (tmp_path / "run/vae").rename(tmp_path / "run/.vae.replaced")
     else:  # the two renames of both meet in the same state
-        fails(run, {"rate": 2}, fresh=True)
+        fails(run, {"rate": 2}, overwrite=True)
         (tmp_path / "run/vae").rename(tmp_path / "run/.vae.replaced")
     if killed_after == "resumed half":
         with run.begin("vae", {"rate": 2}, {}) as folder:

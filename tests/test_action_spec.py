@@ -6,32 +6,32 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary
 
-from worldmodels.envs.controls import Controls, controls_of
-from worldmodels.envs.engines import EnvSpec, make_lanes
+from worldmodels.envs.action_spec import ActionSpec, action_spec
+from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.errors import ConfigError, WorldModelsError
 
 COUNTDOWN = "picture_env:Countdown-v0"
 
 
-def chooses(count: int, start: int = 0, lever: tuple[int, ...] | None = None) -> EnvSpec:
+def chooses(count: int, start: int = 0, action_bins: tuple[int, ...] | None = None) -> EnvSpec:
     kwargs = {"actions": Discrete(count, start=start)}
-    return EnvSpec(id=COUNTDOWN, crop_rows=8, size=8, lever=lever, kwargs=kwargs)
+    return EnvSpec(id=COUNTDOWN, crop_rows=8, size=8, action_bins=action_bins, kwargs=kwargs)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_choice_is_the_largest_number(processes: int) -> None:
-    with closing(make_lanes(chooses(3, start=5), lanes=2, processes=processes)) as env:
-        assert controls_of(env) == Controls((0.0,) * 3, (1.0,) * 3, choice=True)
+    with closing(make_vector_env(chooses(3, start=5), num_envs=2, processes=processes)) as env:
+        assert action_spec(env) == ActionSpec((0.0,) * 3, (1.0,) * 3, choice=True)
         env.reset(seed=[9, 9])  # type: ignore[arg-type]
         infos = env.step(np.array([[0, 0, 1], [0.2, 0.1, 0]], np.float32))[4]
         assert infos["done"].tolist() == [7, 5]
-        with pytest.raises(WorldModelsError, match="lane 1"):
+        with pytest.raises(WorldModelsError, match="environment 1"):
             env.step(np.array([[0, 0, 1], [0, np.nan, 0]], np.float32))
 
 
-def test_a_lever_has_three_thirds() -> None:
-    with closing(make_lanes(chooses(4, lever=(2, 0, 3)), lanes=5)) as env:
-        assert controls_of(env) == Controls((-1.0,), (1.0,))
+def test_a_action_bins_has_three_thirds() -> None:
+    with closing(make_vector_env(chooses(4, action_bins=(2, 0, 3)), num_envs=5)) as env:
+        assert action_spec(env) == ActionSpec((-1.0,), (1.0,))
         env.reset(seed=[9] * 5)  # type: ignore[arg-type]
         pulled = np.array([[-1], [-0.34], [0.33], [0.34], [1]], np.float32)
         assert env.step(pulled)[4]["done"].tolist() == [2, 2, 0, 3, 3]
@@ -41,8 +41,8 @@ def test_an_unusual_box_is_acted_in_from_minus_one_to_one() -> None:
     spec = EnvSpec(
         id=COUNTDOWN, crop_rows=8, kwargs={"actions": Box(np.array([-2, 0]), np.array([2, 8]))}
     )
-    with closing(make_lanes(spec, lanes=1)) as env:
-        assert controls_of(env) == Controls((-1.0, -1.0), (1.0, 1.0))
+    with closing(make_vector_env(spec, num_envs=1)) as env:
+        assert action_spec(env) == ActionSpec((-1.0, -1.0), (1.0, 1.0))
         env.reset(seed=[9])  # type: ignore[arg-type]
         done = env.step(np.array([[0.5, -0.5]], np.float32))[4]["done"]
         np.testing.assert_allclose(done, [[1, 2]])
@@ -52,12 +52,15 @@ def test_an_unusual_box_is_acted_in_from_minus_one_to_one() -> None:
     ("spec", "message"),
     [
         (EnvSpec(id=COUNTDOWN, crop_rows=4, kwargs={"actions": MultiBinary(2)}), "MultiBinary"),
-        (EnvSpec(id=COUNTDOWN, crop_rows=4, lever=(0, 1, 2)), "env.lever=.0, 1, 2.*Box"),
-        (chooses(3, lever=(0, 1)), "env.lever=.0, 1.: choose three"),
-        (chooses(3, lever=(0, 1, 3)), "env.lever=.0, 1, 3.: choose three"),
+        (
+            EnvSpec(id=COUNTDOWN, crop_rows=4, action_bins=(0, 1, 2)),
+            "env.action_bins=.0, 1, 2.*Box",
+        ),
+        (chooses(3, action_bins=(0, 1)), "env.action_bins=.0, 1.: choose three"),
+        (chooses(3, action_bins=(0, 1, 3)), "env.action_bins=.0, 1, 3.: choose three"),
     ],
 )
 def test_other_actions_are_refused_in_one_line(spec: EnvSpec, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        make_lanes(spec, lanes=1)
+        make_vector_env(spec, num_envs=1)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The processes that play lanes: how they end, and what is said when one dies."""
+"""The processes that play environments: how they end, and what is said when one dies."""
 
 import os
 import signal
@@ -12,37 +12,38 @@ import psutil
 import pytest
 from waiting import HANG_SECONDS
 
-from worldmodels.envs.gymnasium_engine import GymnasiumLanes
+from worldmodels.envs.gymnasium_engine import GymnasiumVectorEnv
 from worldmodels.errors import WorkerError
 
 COUNTDOWN = "picture_env:Countdown-v0"
 TESTS = Path(__file__).parent
 
 
-def countdown(lanes: int, **kwargs: int) -> GymnasiumLanes:
-    """As many processes as lanes."""
-    return GymnasiumLanes(COUNTDOWN, lanes, lanes, max_steps=100, kwargs=kwargs)
+def countdown(num_envs: int, **kwargs: int) -> GymnasiumVectorEnv:
+    """As many processes as environments."""
+    return GymnasiumVectorEnv(COUNTDOWN, num_envs, num_envs, max_steps=100, kwargs=kwargs)
 
 
-def test_a_lane_process_that_dies_is_named() -> None:
+def test_a_env_process_that_dies_is_named() -> None:
     zeros = np.zeros((3, 2), np.float32)
     env = countdown(3, dies_at=2)
     workers = psutil.Process().children()
     env.reset(seed=[9, 2, 9])
     env.step(zeros)
-    with pytest.raises(WorkerError, match=r"lanes \[1\]"):
+    with pytest.raises(WorkerError, match=r"environments \[1\]"):
         env.step(zeros)
     env.close()
-    assert not any(lane_process(worker) for worker in workers)
+    assert not any(env_process(worker) for worker in workers)
 
 
-def test_a_lane_process_that_cannot_start_is_an_error() -> None:
+def test_a_env_process_that_cannot_start_is_an_error() -> None:
     with pytest.raises(WorkerError, match="died as it started"):
         countdown(2, dies_at=0)
 
 
-def lane_process(process: psutil.Process) -> bool:
-    """Whether this is a living process of a lane, and not one that Python or `command` keeps."""
+def env_process(process: psutil.Process) -> bool:
+    """Whether this is a living process of an environment, and not one that Python or `command`
+    keeps."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE and not any(
             "resource_tracker" in word or "forkserver" in word for word in process.cmdline()
@@ -51,11 +52,11 @@ def lane_process(process: psutil.Process) -> bool:
         return False
 
 
-def test_lane_processes_ignore_stop_signals_and_end_with_close() -> None:
+def test_env_processes_ignore_stop_signals_and_end_with_close() -> None:
     before = set(psutil.Process().children())
     env = countdown(2)
     env.reset(seed=[50, 50])
-    workers = [p for p in set(psutil.Process().children()) - before if lane_process(p)]
+    workers = [p for p in set(psutil.Process().children()) - before if env_process(p)]
     assert len(workers) == 2
     for worker in workers:
         worker.send_signal(signal.SIGINT)
@@ -65,16 +66,16 @@ def test_lane_processes_ignore_stop_signals_and_end_with_close() -> None:
     assert (frames == 1).all()
     env.close()
     env.close()
-    assert not any(lane_process(worker) for worker in workers)
+    assert not any(env_process(worker) for worker in workers)
 
 
 @pytest.mark.parametrize("end", ["killed", "exit"])
-def test_lane_processes_end_with_their_parent(end: str) -> None:
+def test_env_processes_end_with_their_parent(end: str) -> None:
     script = f"""
 import psutil, sys, time
-from worldmodels.envs.gymnasium_engine import GymnasiumLanes
+from worldmodels.envs.gymnasium_engine import GymnasiumVectorEnv
 if __name__ == "__main__":
-    env = GymnasiumLanes("{COUNTDOWN}", 2, 2, 100, {{}})
+    env = GymnasiumVectorEnv("{COUNTDOWN}", 2, 2, 100, {{}})
     env.reset(seed=[9, 9])
     print(*(p.pid for p in psutil.Process().children()), flush=True)
     sys.stdin.readline()
