@@ -166,8 +166,8 @@ def table(records: list[dict[str, Any]], written: float) -> Table:
         r["what"]: r["steps_s"] for r in records if r["threads"] == 1 and r["num_envs"] in (1, 16)
     }
     printed = Table(
-        "engine", "num_envs", "threads", "steps/s", "us a step", "a core, to Gymnasium", "to EnvPool",
-        "of write bandwidth",
+        "engine", "num_envs", "threads", "steps/s", "us a step", "a core, to Gymnasium",
+        "to EnvPool", "of write bandwidth",
     )  # fmt: skip
     for r in records:
         each = r["steps_s"] / r["threads"]

@@ -1,7 +1,7 @@
 """What each part of a run is worth: ``make study``, many hours on two cores.
 
 Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and
-M, or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M, along directions
+M, or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M, along components
 that its agent keeps, need only that agent. The tables ``slips`` and ``memory`` need no run: a row
 of theirs, or the first, is made from the published agent's V, and the others are made from that
 first row, as are those of ``slips_dream`` and ``search``. Runs that are done are passed over, so
@@ -53,7 +53,7 @@ class Row:
         overrides: what differs from the base run.
         seeds: of its runs.
         base: what it is a variant of, instead of the study's base: a run, or the folder of an
-            agent, whose V serves and who drives where the recipe has an agent drive.
+            agent, whose V serves and whose controller collects where the configuration says so.
     """
 
     table: str

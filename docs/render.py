@@ -63,9 +63,9 @@ def take_study(path: Path) -> None:
     """Keep the runs of a study, and those kept before that it has not made anew."""
     kept = RESULTS / path.name
     runs = read_json(kept)["runs"] if kept.exists() else []
-    fresh = read_json(path)
-    every = {_key(run): run for run in (*runs, *fresh["runs"])}
-    write_json(kept, fresh | {"runs": list(every.values())})
+    new = read_json(path)
+    every = {_key(run): run for run in (*runs, *new["runs"])}
+    write_json(kept, new | {"runs": list(every.values())})
 
 
 def _key(run: dict[str, Any]) -> tuple[str, str, int]:
@@ -94,8 +94,8 @@ def _result(name: str) -> Any:
 def regions() -> dict[str, str]:
     """Region -> Markdown: those of `REGIONS`, and each table of a study as one of its name."""
     written = {name: write(_result(source)) for name, (write, source) in REGIONS.items()}
-    recipes = {what: _result(source) for what, source in DOOM_DATA.items()}
-    written["doom_data"] = tables.recipes(recipes)
+    by_data = {what: _result(source) for what, source in DOOM_DATA.items()}
+    written["doom_data"] = tables.data_sources(by_data)
     studies = [read_json(path) for path in sorted(RESULTS.glob("study-*.json"))]
     headline = (_result("laptop"), _result("takecover"), _result("quick"), PAPER_CURVE[-1])
     written["headline"] = tables.headline(*headline)
@@ -135,12 +135,12 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "stages": (tables.stages, "laptop"),
     "maker": (tables.maker, "laptop"),
     "likelihood": (tables.likelihood, "laptop"),
-    "fresh": (tables.scores, "laptop-fresh"),
+    "second": (tables.scores, "laptop-second"),
     "longer_search": (tables.scores, "laptop-28M"),
     "quick_scores": (tables.scores, "quick"),
     "quick_stages": (tables.stages, "quick"),
     "doom_scores": (tables.scores, "takecover"),
-    "doom_fresh": (tables.scores, "takecover-fresh"),
+    "doom_second": (tables.scores, "takecover-second"),
     "dream_rounds": (tables.rounds, "dreamt-rounds"),
     "dream_cool": (tables.rounds, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),

@@ -131,7 +131,7 @@ def rounds(record: dict[str, Any]) -> str:
 
 
 def data_sources(runs: dict[str, dict[str, Any]]) -> str:
-    """Agents of several recipes: scores in the real environment and in their learned models."""
+    """Agents of several sets of episodes: scores in the real environment and in the dream."""
     rows = []
     for what, run in runs.items():
         in_game = Score.from_record(what, run["scores"]["agent"])

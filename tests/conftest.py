@@ -24,7 +24,7 @@ SIMULATING = {
             "commands",
             "docs",
             "envs",
-            "fresh",
+            "overwrite",
             "integrity",
         ),
         *("new_environment", "page", "portable", "pretrained", "resume"),
@@ -97,7 +97,7 @@ def copy(smoke: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def along(smoke: Path, once: Once) -> Path:
-    """A data folder with the runs ``smoke`` and ``along``, a search in 32 directions; shared."""
+    """A data folder with the runs ``smoke`` and ``along``, a search in 32 components; shared."""
 
     def make(data: Path) -> None:
         shutil.copytree(smoke, data, dirs_exist_ok=True)

@@ -150,7 +150,7 @@ def swap(folder: Path) -> None:
     weights.save(path, {"parameters": weights.load(path)["parameters"] + 1})
 
 
-KEEPING_SHA256 = {"flipped bit", "another controller", "no directions", "files of another kind"}
+KEEPING_SHA256 = {"flipped bit", "another controller", "no subspace", "files of another kind"}
 KEEPING_SHA256 |= {"a file elsewhere", "a number as files"}
 _X = {"__tensor__": "x"}
 _DEEP: Any = {"value": 0}
@@ -212,12 +212,12 @@ CASES: dict[str, Callable[[Path], None]] = {
         "controller", lambda c: c.update(parameters=c["parameters"][1:].clone())
     ),
     "controller not finite": tree("controller", lambda c: c["parameters"].fill_(torch.nan)),
-    "directions without a centre": tree("pca_subspace", lambda content: content.pop("centre")),
-    "directions as a vector": tree(
+    "subspace without a centre": tree("pca_subspace", lambda content: content.pop("centre")),
+    "subspace as a vector": tree(
         "pca_subspace", lambda content: content.update(axes=torch.zeros(9).double())
     ),
-    "directions as a number": tree("pca_subspace", lambda content: content.update(axes=1)),
-    "directions not finite": tree("pca_subspace", lambda content: content["axes"].fill_(torch.nan)),
+    "subspace as a number": tree("pca_subspace", lambda content: content.update(axes=1)),
+    "subspace not finite": tree("pca_subspace", lambda content: content["axes"].fill_(torch.nan)),
     "a pipe for weights": place("vae.safetensors", os.mkfifo),
     "a pipe for a record": place(RECORD, os.mkfifo),
     "zeros without end": place("rnn.safetensors", lambda path: path.symlink_to("/dev/zero")),
@@ -271,7 +271,7 @@ CASES: dict[str, Callable[[Path], None]] = {
     "environment as a number": record(env_id=5),
     "flipped bit": flip,
     "another controller": swap,
-    "no directions": place("pca_subspace.safetensors", lambda path: None),
+    "no subspace": place("pca_subspace.safetensors", lambda path: None),
     "a number as files": record(files=5),
     "files of another kind": record(files={"vae.safetensors": 5}),
     "a file elsewhere": record(files={"../../secret": "0" * 64}),

@@ -105,7 +105,7 @@ def test_rounds_begin_from_an_agent(agent: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("controller.pca_components=48",), "has 32 directions"),
+        (("controller.pca_components=48",), "has 32 components"),
         (("controller.pca_components=32", "controller.features=z"), "this C sees 32"),
     ],
 )

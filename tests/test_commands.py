@@ -203,7 +203,7 @@ def test_a_bootstrap_run_gives_its_driver_its_episodes_and_its_vision_and_nothin
     assert done.returncode == 0, done.stdout + done.stderr
     bootstrap, main = (
         {stage: manifest(tmp_path, stage, name) for stage in STAGES[:4]}
-        for name in ("bootstrapped/bootstrap", "scouted")
+        for name in ("bootstrapped/bootstrap", "bootstrapped")
     )
     assert bootstrap["rollouts"]["config"]["rollouts.policy"] == "brownian"
     assert main["rollouts"]["inputs"] == {"controller": bootstrap["controller"]["fingerprint"]}

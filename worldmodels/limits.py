@@ -186,8 +186,8 @@ def _check_memory(config: Config) -> None:
     frames = num_envs * config.rollouts.max_steps
     if frames > SHARD_FRAMES:
         raise ConfigError(
-            f"env.num_envs={config.env.num_envs}: with rollouts.max_steps={config.rollouts.max_steps} a"
-            f" shard may have {frames:,} frames; choose at most {SHARD_FRAMES:,}"
+            f"env.num_envs={config.env.num_envs}: with rollouts.max_steps="
+            f"{config.rollouts.max_steps} a shard may have {frames:,} frames; choose at most {SHARD_FRAMES:,}"
         )
     controller = config.controller
     features = config.vae.latent_size

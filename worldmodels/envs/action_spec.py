@@ -1,11 +1,12 @@
-"""How an agent's numbers become an environment's actions.
+"""How the controller's outputs become an environment's actions.
 
-An agent acts with vectors ``(num_envs, A)`` of bounded numbers, which M sees and episodes record:
+The controller acts with vectors ``(num_envs, A)`` of bounded numbers, which the dynamics model
+takes and episodes record:
 
 - A bounded box: its own numbers, rescaled to [-1, 1] where the box is neither that nor [0, 1].
-- A choice among n actions: n numbers of which one is 1, that of the action.
-- An action bin, where `EnvSpec.action_bins` says so: one number in [-1, 1] whose thirds are three
-  actions, as the paper's code steers in Doom.
+- Discrete actions: a one-hot vector of n numbers.
+- Discrete actions with `EnvSpec.action_bins`: one number in [-1, 1], whose lower, middle and upper
+  third are three of the actions, as the paper's code steers in Doom.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from worldmodels.envs.vector import Actions, check_actions
 from worldmodels.errors import ConfigError
 
 THIRD = 1 / 3
-"""Beyond it an action bin is pulled (doomreal.py of hardmaru/WorldModelsExperiments)."""
+"""Where the outer bins begin (doomreal.py of hardmaru/WorldModelsExperiments)."""
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """What an agent has in its hands.
+    """The vectors that a controller acts with.
 
     Args:
-        low: bounds of its numbers, (A,).
-        high: bounds of its numbers, (A,).
-        choice: one of the numbers is 1 and all others are 0.
+        low: lower bounds, (A,).
+        high: upper bounds, (A,).
+        choice: the vector is one-hot.
     """
 
     low: tuple[float, ...]
@@ -44,14 +45,14 @@ class ActionSpec:
 
     @property
     def squash(self) -> tuple[str, ...]:
-        """How C's outputs become these numbers: names of `worldmodels.models.controller`."""
+        """Of each output of the controller: a name of `worldmodels.models.controller`."""
         if self.choice:
             return ("choice",) * len(self.low)
         return tuple("tanh" if low < 0 else "half_tanh" for low in self.low)
 
 
 def action_spec(env: VectorEnv[Any, Any, Any]) -> ActionSpec:
-    """What an agent has in its hands in environments that `wrap_actions` returned."""
+    """The vectors that environments returned by `wrap_actions` take."""
     space = env.single_action_space
     assert isinstance(space, Box)
     choice = isinstance(env, _ArgmaxAction)
@@ -62,15 +63,15 @@ def action_spec(env: VectorEnv[Any, Any, Any]) -> ActionSpec:
 def wrap_actions(
     env_id: str, env: VectorEnv[Any, Any, Any], action_bins: Sequence[int] | None
 ) -> VectorEnv[Any, Any, Any]:
-    """Environments that are acted in with vectors.
+    """Environments that take vectors as actions.
 
     Args:
         env_id: for errors.
-        env: environments of a bounded box or of a choice.
-        action_bins: the actions of an action bin's lower, middle and upper third.
+        env: environments with a bounded Box or Discrete action space.
+        action_bins: the actions of the lower, middle and upper third of one number.
 
     Raises:
-        ConfigError: actions of another kind; an action bin that does not fit.
+        ConfigError: actions of another kind; bins that do not fit them.
     """
     space = env.single_action_space
     if isinstance(space, Discrete):
@@ -85,12 +86,12 @@ def wrap_actions(
         return _BinnedAction(env, action_bins)
     if action_bins is not None:
         raise ConfigError(
-            f"env.action_bins={list(action_bins)}: {env_id} has no choice of actions but {space}"
+            f"env.action_bins={list(action_bins)}: {env_id} has no discrete actions but {space}"
         )
     if not _is_bounded_vector(space):
         raise ConfigError(
             f"env.id={env_id}: actions are {space}: supported are bounded vectors of floats (Box)"
-            " and choices (Discrete)"
+            " and Discrete"
         )
     assert isinstance(space, Box)
     usual = np.isin(space.low, (-1, 0)).all() and (space.high == 1).all()
@@ -107,7 +108,7 @@ def _is_bounded_vector(space: Space[Any]) -> bool:
 
 
 class _ArgmaxAction(VectorActionWrapper[Any, Any, Any, Any]):
-    """Does the action whose number is largest: ``(N, n)`` to ``(N,)``."""
+    """Takes the action whose number is largest: ``(N, n)`` to ``(N,)``."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], count: int, start: int) -> None:
         super().__init__(env)
@@ -121,7 +122,7 @@ class _ArgmaxAction(VectorActionWrapper[Any, Any, Any, Any]):
 
 
 class _BinnedAction(VectorActionWrapper[Any, Any, Any, Any]):
-    """Does one of three actions by the third that a number is in: ``(N, 1)`` to ``(N,)``."""
+    """Takes one of three actions by the third that a number is in: ``(N, 1)`` to ``(N,)``."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], action_bins: Sequence[int]) -> None:
         super().__init__(env)
@@ -130,7 +131,7 @@ class _BinnedAction(VectorActionWrapper[Any, Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, env.num_envs)
 
     def actions(self, actions: Actions) -> NDArray[np.int64]:
-        pulled = check_actions(actions, self.action_space)[:, 0]
-        third = 1 + (pulled > THIRD).astype(int) - (pulled < -THIRD)
+        number = check_actions(actions, self.action_space)[:, 0]
+        third = 1 + (number > THIRD).astype(int) - (number < -THIRD)
         chosen: NDArray[np.int64] = self._action_bins[third]
         return chosen

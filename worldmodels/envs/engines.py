@@ -40,8 +40,7 @@ class EnvSpec:
         max_steps: time limit of an episode in steps; reaching it is truncation.
         crop_rows: rows of the picture to keep from the top; None keeps all.
         size: side of the square frames in pixels.
-        action_bins: actions of a choice that are done by the thirds of one number, see
-            `action_spec`.
+        action_bins: the discrete actions of the thirds of one number, see `action_spec`.
         kwargs: further arguments of the engine's own `make`.
 
     Raises:
@@ -127,8 +126,8 @@ def make_vector_env(
     Whatever the engine:
 
     - `reset(seed=[s_0, ..., s_N-1])` starts in environment i the episode of seed s_i, the same
-      whichever environment it is, how many there are and what ran before. Seeds are in 0..2**31 -
-      1.
+      whichever environment it is, how many there are and what ran before. Seeds are in
+      0..2**31 - 1.
     - `step(actions)` takes finite ``(N, A)``, whatever kind of actions the environment has (see
       `action_spec`), and returns frames ``(N, size, size, 3)`` uint8,
       rewards ``(N,)`` float64, terminated and truncated ``(N,)`` bool, and infos. Only the time

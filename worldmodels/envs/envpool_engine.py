@@ -125,11 +125,11 @@ class EnvPoolVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
             observations, step_rewards, terminated, truncated, info = self._pool.step(
                 actions[running], running
             )
-            num_envs = info["env_id"]  # the order in which the environments of this batch came back
-            self._observations[num_envs] = observations
-            rewards[num_envs] = step_rewards
-            self._terminated[num_envs] = terminated
-            self._truncated[num_envs] = truncated
+            indices = info["env_id"]  # the order in which the environments of this batch came back
+            self._observations[indices] = observations
+            rewards[indices] = step_rewards
+            self._terminated[indices] = terminated
+            self._truncated[indices] = truncated
         return (
             self._observations.copy(),
             rewards,

@@ -150,8 +150,9 @@ class GymnasiumVectorEnv(VectorWrapper[Observations, Actions, Observations, Acti
             raise
         except (EOFError, ConnectionError) as error:
             raise WorkerError(
-                f"env.id={env_id}: an environment's process died as it started (out of memory, or a script "
-                'without `if __name__ == "__main__":`?): use fewer environments, or one process'
+                f"env.id={env_id}: an environment's process died as it started (out of memory, or a"
+                ' script without `if __name__ == "__main__":`?); use fewer environments, or one'
+                " process"
             ) from error
         except Exception as error:  # whatever a game raises whose files or arguments are wrong
             raise _refusal(env_id, kwargs, "be made", error) from error

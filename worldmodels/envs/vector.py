@@ -52,13 +52,14 @@ def check_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
     for index, episode_seed in enumerate(seeds):
         if not 0 <= episode_seed <= _MAX_SEED:
             raise WorldModelsError(
-                f"environment {index}: seed {episode_seed} is not in 0..{_MAX_SEED}: choose another seed"
+                f"environment {index}: seed {episode_seed} is not in 0..{_MAX_SEED}; choose another"
+                " seed"
             )
     return seeds
 
 
 def check_actions(actions: NDArray[Any], space: Space[Any]) -> NDArray[Any]:
-    """Return the actions as the space's own type, or refuse them by name of the environment.
+    """Return the actions as the space's own type, or raise an error that names the environment.
 
     Args:
         actions: one action for each environment, ended environments included.

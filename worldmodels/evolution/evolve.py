@@ -48,7 +48,7 @@ class EvolveOptions:
         max_steps: of an episode.
         stall_steps: see `worldmodels.worlds.rollout.rollout`; in training, never on selection
             seeds.
-        select_every: generations from one judgement to the next.
+        eval_interval: generations between two evaluations on the selection seeds.
         select_episodes: of each of the two that are judged.
         num_envs: fewest and most in an evaluation batch; between them a quarter of the generation,
             so that there are evaluation batches for several cores, whatever the number of workers.

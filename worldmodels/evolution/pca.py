@@ -1,4 +1,4 @@
-"""The directions in which a search moves: what the controller's inputs have in common.
+"""The subspace that a search explores: the principal components of the controller's inputs.
 
 An evolution strategy feels its way through as many dimensions as a controller has weights, 867 in
 the paper. But the features move together: in recorded episodes of CarRacing 8 of 288 principal
@@ -90,7 +90,7 @@ class PCASubspace:
             if isinstance(part, torch.Tensor) and part.dtype is torch.float64
         }
         if outline.keys() != {"centre", "axes"} or not _fit_together(**shapes):
-            raise ArtifactError(f"{path} does not hold directions: copy it again")
+            raise ArtifactError(f"{path} does not hold a PCA subspace; copy it again")
         tree = weights.load(path)
         if not all(torch.isfinite(tensor).all() for tensor in tree.values()):
             raise ArtifactError(f"{path} has numbers that are not finite: copy it again")

@@ -136,7 +136,8 @@ def temperature_section(runs: dict[str, Path]) -> list[tuple[str, ...]]:
         for policy in (AGENT_IN_DREAM, "agent", "random policy"):
             if policy not in scores:
                 raise ArtifactError(
-                    f"{path}: the score '{policy}' is missing; run its stage again with overwrite=true"
+                    f"{path}: the score '{policy}' is missing; run its stage again with"
+                    " overwrite=true"
                 )
         config = read_record(folder / "controller" / "manifest.json").group("config")
         temperature = config.number("controller.temperature")

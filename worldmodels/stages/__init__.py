@@ -1,1 +1,1 @@
-"""One file a stage, each the recipe of its part of the paper."""
+"""One file for each stage of the paper's pipeline, read from top to bottom."""

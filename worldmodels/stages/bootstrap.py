@@ -1,11 +1,12 @@
-"""Stage ``bootstrap``: a shorter run, whose agent then drives where random actions never get.
+"""Stage ``bootstrap``: a shorter run, whose controller collects the data of the main run.
 
-Random driving shows the first bends, slowly. A V that has seen no more misreads what a good driver
-sees: the squared error of a frame was 11 on random driving, 32 on that of an agent of 797 points.
-So a run may have a bootstrap run: the same stages on less, in the folder ``bootstrap`` of the run.
-It gives its episodes, its driver, and its V to go on from. That helps V little: in one run each, a
-squared error of 12.5, and 12.9 where it began anew on another driver's episodes, with 11 of 32
-dimensions active.
+A random policy never leaves the first bends of a track. A VAE trained on its episodes reconstructs
+the frames of a good controller badly: the squared error of a frame was 11 on episodes of the random
+policy and 32 on those of an agent with a mean return of 797. So a run may have a bootstrap run: the
+same stages with less data, in the folder ``bootstrap`` of the run. The main run takes its episodes,
+its controller to collect more, and its VAE to be fine-tuned. Fine-tuning helps the VAE little: in
+one run each, a squared error of 12.5, and 12.9 where it was trained anew on another agent's
+episodes, with 11 of 32 dimensions active.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from worldmodels.tracking import say
 
 
 def run(context: Context) -> None:
-    """Collect, see, predict and drive, as far as the configuration's ``bootstrap`` says."""
+    """Run the stages up to the controller with the values of ``bootstrap.*``."""
     bootstrap = context.bootstrap
     if bootstrap is None:
         raise ConfigError(
-            "no bootstrap run: preset=laptop has one, unless base= is the folder of an agent, which drives"
+            "stage=bootstrap: this configuration has no bootstrap run; choose preset=laptop, which"
+            " has one (base=<agent> replaces it)"
         )
     say(f"bootstrap: a shorter run first ({bootstrap.root})")
     shorter = Context(bootstrap_config(context.config), bootstrap)

@@ -71,7 +71,7 @@ class Models:
         inputs: their fingerprints, by name.
         latents: file of the episodes that the dynamics model learned from, where there is one; not
             yet verified.
-        subspace: file of the directions in which an agent's own controller was found.
+        subspace: file of the principal components along which an agent's controller was evolved.
     """
 
     encoder: Path
@@ -294,7 +294,7 @@ class Context:
         dynamics: Path | None = None,
         features: FeatureSpec = FeatureSpec(),  # noqa: B008  (immutable)
     ) -> RealWorldSpec:
-        """The recipe of a real world."""
+        """How workers build the real world."""
         spec = self.env_spec(engine)
         prepare(spec, str(self.device))
         return RealWorldSpec(
@@ -308,7 +308,7 @@ class Context:
         )
 
     def dream(self, dynamics: Path, features: FeatureSpec, temperature: float) -> DreamWorldSpec:
-        """The recipe of a dream."""
+        """How workers build the world of the dynamics model."""
         return DreamWorldSpec(
             dynamics=dynamics,
             temperature=temperature,

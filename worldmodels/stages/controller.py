@@ -158,24 +158,24 @@ def _subspace(
 def _kept(
     path: Path | None, features: int, pca_components: int, spec: ControllerSpec
 ) -> PCASubspace:
-    """The leading directions of those in which an agent's C was found.
+    """The leading principal components of those in which an agent's controller was evolved.
 
     Raises:
-        ConfigError: there are none, or fewer, or for a C that sees something else.
+        ConfigError: there are none, or fewer, or they are of other features.
     """
-    mend = "choose controller.pca_components=null, or train V and M in this run"
+    mend = "choose controller.pca_components=null, or train the models in this run"
     if path is None or not path.exists():
         raise ConfigError(f"controller.pca_components={pca_components}: {path} is missing; {mend}")
     kept = PCASubspace.load(path, spec)
     if len(kept.axes) != features:
         raise ConfigError(
-            f"controller.pca_components: {path} is for {len(kept.axes)} features, this C sees"
-            f" {features}; {mend}"
+            f"controller.pca_components: {path} is for {len(kept.axes)} features, this"
+            f" controller has {features}; {mend}"
         )
     if kept.axes.shape[1] < min(pca_components, features):
         raise ConfigError(
-            f"controller.pca_components={pca_components}: {path} has {kept.axes.shape[1]} directions;"
-            f" choose as many or fewer, or {mend.removeprefix('choose ')}"
+            f"controller.pca_components={pca_components}: {path} has {kept.axes.shape[1]}"
+            f" components; choose as many or fewer, or {mend.removeprefix('choose ')}"
         )
     return kept.leading(pca_components)
 

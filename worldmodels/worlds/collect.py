@@ -155,7 +155,7 @@ class EpisodeRecorder:
         self._ends: list[tuple[bool, bool]] = [(False, False)] * count
 
     def record(self, indices: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
-        """Take one step of each of `num_envs`."""
+        """Take one step of each of the environments `indices`."""
         assert isinstance(world, RealWorld)
         for row, (index, frame, action) in enumerate(
             zip(indices, world.frames, actions.cpu().numpy(), strict=True)
@@ -168,7 +168,7 @@ class EpisodeRecorder:
             self._ends[index] = (bool(step.terminated[row]), bool(step.truncated[row]))
 
     def episode(self, index: int, seed: int) -> Episode:
-        """What was recorded in `environment`."""
+        """What was recorded in the environment `index`."""
         steps = len(self._actions[index])
         terminated, truncated = np.zeros(steps, bool), np.zeros(steps, bool)
         terminated[-1], truncated[-1] = self._ends[index]

@@ -22,7 +22,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     Args:
         world: the dream; this environment takes it over.
-        num_envs: environments.
+        num_envs: number of environments N.
         low: (action,) lower bounds of actions.
         high: (action,) upper bounds of actions.
         max_steps: time limit of a dream.
@@ -127,7 +127,9 @@ class DreamEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def __init__(self, envs: DreamVectorEnv) -> None:
         if envs.num_envs != 1:
-            raise ValueError(f"a single environment needs one environment, not {envs.num_envs}")
+            raise ValueError(
+                f"DreamEnv takes a DreamVectorEnv of one environment, not of {envs.num_envs}"
+            )
         self._envs = envs
         self.observation_space = envs.single_observation_space
         self.action_space = envs.single_action_space

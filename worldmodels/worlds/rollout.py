@@ -129,8 +129,8 @@ class PopulationPolicy:
         device: torch.device,
     ) -> None:
         self._device = device
-        indices = torch.from_numpy(candidates).to(device).repeat_interleave(episodes, dim=0)
-        self._controllers = Controllers(indices, feature_size, spec)
+        repeated = torch.from_numpy(candidates).to(device).repeat_interleave(episodes, dim=0)
+        self._controllers = Controllers(repeated, feature_size, spec)
 
     @torch.inference_mode()
     def act(self, features: Tensor) -> Tensor:
