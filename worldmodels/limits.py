@@ -187,7 +187,8 @@ def _check_memory(config: Config) -> None:
     if frames > SHARD_FRAMES:
         raise ConfigError(
             f"env.num_envs={config.env.num_envs}: with rollouts.max_steps="
-            f"{config.rollouts.max_steps} a shard may have {frames:,} frames; choose at most {SHARD_FRAMES:,}"
+            f"{config.rollouts.max_steps} a shard may have {frames:,} frames;"
+            f" choose at most {SHARD_FRAMES:,}"
         )
     controller = config.controller
     features = config.vae.latent_size
