@@ -1,1 +1,1 @@
-"""One file a stage, each the recipe of its part of the paper."""
+"""The stages, one file each; `context`, `runtime` and `inputs` are what they are given."""

@@ -19,7 +19,7 @@ from worldmodels.tracking import say
 
 def run(context: Context) -> None:
     """Collect, see, predict and drive, as far as the configuration's ``bootstrap`` says."""
-    bootstrap = context.bootstrap
+    bootstrap = context.inputs.bootstrap
     if bootstrap is None:
         raise ConfigError(
             "no bootstrap run: preset=laptop has one, unless base= is the folder of an agent, which drives"
