@@ -84,10 +84,16 @@ def maker(run: dict[str, Any]) -> str:
     return "".join(f"{maker}; commit {commits}.\n" for maker in sorted(makers))
 
 
+def _score(name: str, record: dict[str, Any]) -> Score:
+    """The score whose `Score.record` this is."""
+    lists = {key: tuple(record[key]) for key in ("returns", "seeds", "interval")}
+    return Score(name=name, **{**record, **lists})
+
+
 def scores(run: dict[str, Any]) -> str:
     """A run's policies, and the paper's."""
     env = run["stages"]["evaluate"]["config"]["env.id"]
-    judged = [Score.from_record(name, record) for name, record in run["scores"].items()]
+    judged = [_score(name, record) for name, record in run["scores"].items()]
     return _table(SCORE_HEADER, score_rows(judged, PAPER_SCORES.get(env, [])))
 
 
@@ -107,7 +113,7 @@ def headline(
         ("CarRacing, `preset=quick`", quick),
         ("Doom Take Cover, `preset=laptop`", takecover),
     ):
-        agent = Score.from_record("agent", run["scores"]["agent"])
+        agent = _score("agent", run["scores"]["agent"])
         searches = [run["stages"].get(f"{part}controller") for part in ("bootstrap/", "")]
         steps = sum(search["summary"]["steps"] for search in searches if search)
         machine = run["stages"]["controller"]["machine"].split(", ")
@@ -126,7 +132,7 @@ def headline(
 
 def rounds(record: dict[str, Any]) -> str:
     """The agents of the rounds of ``stage=iterate``."""
-    judged = [Score.from_record(name, one) for name, one in record["scores"].items()]
+    judged = [_score(name, one) for name, one in record["scores"].items()]
     return _table(SCORE_HEADER, score_rows(judged, []))
 
 
@@ -134,8 +140,8 @@ def data_sources(runs: dict[str, dict[str, Any]]) -> str:
     """Agents of several sets of episodes: scores in the real environment and in the dream."""
     rows = []
     for what, run in runs.items():
-        in_game = Score.from_record(what, run["scores"]["agent"])
-        in_dream = Score.from_record(what, run["scores"][AGENT_IN_DREAM])
+        in_game = _score(what, run["scores"]["agent"])
+        in_dream = _score(what, run["scores"][AGENT_IN_DREAM])
         row = [what, f"**{in_game.mean:.1f}** ± {in_game.std:.1f}"]
         row.append(f"{in_game.interval[0]:.1f} to {in_game.interval[1]:.1f}")
         row.append(f"{in_dream.mean:.0f} ± {in_dream.std:.0f}")

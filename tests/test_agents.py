@@ -106,7 +106,7 @@ def test_rounds_begin_from_an_agent(agent: Path, tmp_path: Path) -> None:
     ("overrides", "said"),
     [
         (("controller.pca_components=48",), "has 32 components"),
-        (("controller.pca_components=32", "controller.features=z"), "this C sees 32"),
+        (("controller.pca_components=32", "controller.features=z"), "this controller has 32"),
     ],
 )
 def test_pca_that_an_agent_does_not_have_are_refused(

@@ -3,16 +3,14 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from command import composed
 from loky.backend import context as loky
 
-from worldmodels.artifacts import Run
 from worldmodels.cores import available_cores, cores_in_words
 from worldmodels.errors import ConfigError
-from worldmodels.stages.context import Context
+from worldmodels.stages.runtime import Runtime
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux has affinities")
 
@@ -32,15 +30,15 @@ def test_without_limits_all_are_counted() -> None:
 
 
 def test_a_containers_quota_counts_and_not_the_hosts_cores(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loky, "_cpu_count_cgroup", lambda machine: 3)
     assert available_cores() == 3
     assert cores_in_words() == "3 of 64 cores"
-    context = Context(composed("device=cpu"), Run(tmp_path))
-    assert context.processes == 3
-    assert context.real(None).env_processes == 1
-    alone = Context(composed("device=cpu", "workers.processes=0"), Run(tmp_path))
+    runtime = Runtime(composed("device=cpu"))
+    assert runtime.processes == 3
+    assert runtime.real(None).env_processes == 1
+    alone = Runtime(composed("device=cpu", "workers.processes=0"))
     assert alone.real(None).env_processes == 3
 
 

@@ -1,18 +1,16 @@
 """Which device the models run on, and what depends on it: Metal as if it were here."""
 
 import platform
-from pathlib import Path
 
 import pytest
 import torch
 from command import composed
 from lightning_fabric.accelerators.mps import MPSAccelerator
 
-from worldmodels.artifacts import Run
 from worldmodels.devices import choose_device, has_bfloat16
 from worldmodels.envs.engines import simulation_device
 from worldmodels.errors import ConfigError
-from worldmodels.stages.context import Context
+from worldmodels.stages.runtime import Runtime
 
 
 @pytest.fixture
@@ -40,13 +38,13 @@ def test_metal_is_used_where_it_is_asked_for_by_name() -> None:
 
 @pytest.mark.usefixtures("metal")
 def test_metal_is_one_process_in_float32_beside_a_simulator_on_the_cpu(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    context = Context(composed("device=mps"), Run(tmp_path))
-    assert context.processes == 0
-    assert not context.bfloat16
+    runtime = Runtime(composed("device=mps"))
+    assert runtime.processes == 0
+    assert not runtime.bfloat16
     assert not has_bfloat16(torch.device("mps"))
-    assert context.fabric().device.type == "mps"
-    assert simulation_device(str(context.device)) == "cpu"
+    assert runtime.fabric().device.type == "mps"
+    assert simulation_device(str(runtime.device)) == "cpu"
     assert not caplog.messages  # CUDA's extra is no advice for a Mac
-    assert Context(composed("device=auto"), Run(tmp_path)).device.type == "cpu"
+    assert Runtime(composed("device=auto")).device.type == "cpu"

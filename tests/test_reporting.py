@@ -24,11 +24,11 @@ from worldmodels.models.vae import ConvVAE
 from worldmodels.reporting.charts import Chart, draw
 from worldmodels.reporting.open_loop import open_loop
 from worldmodels.reporting.pictures import compare_episode, contact_sheet, image_grid
+from worldmodels.reporting.records import read_scores
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
     PAPER_SCORES,
     DreamTrained,
-    Score,
     exploitation_warning,
     score_table,
     summarise,
@@ -80,11 +80,15 @@ def test_the_interval_is_near_that_of_a_plain_bootstrap_and_of_student() -> None
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=12))
-def test_any_returns_have_a_score_that_survives_json(returns: list[float]) -> None:
+def test_any_returns_have_a_score_that_survives_json(
+    tmp_path_factory: pytest.TempPathFactory, returns: list[float]
+) -> None:
     score = summarise("agent", np.array(returns), range(len(returns)))
     low, high = score.interval
     assert min(returns) - 1e-6 <= low <= high <= max(returns) + 1e-6
-    assert Score.from_record("agent", json.loads(json.dumps(score.record()))) == score
+    path = tmp_path_factory.getbasetemp() / "scores.json"
+    path.write_text(json.dumps({"agent": score.record()}))
+    assert read_scores(path) == {"agent": score}
 
 
 def test_few_or_equal_returns_have_no_interval() -> None:

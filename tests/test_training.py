@@ -10,6 +10,7 @@ from lightning_fabric import Fabric
 
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
+from worldmodels.errors import ArtifactError
 from worldmodels.models.vae import ConvVAE
 from worldmodels.tracking import Tracker
 from worldmodels.training.encoder import EncoderTask
@@ -57,6 +58,20 @@ def train(
     task = EncoderTask(model, episodes, episodes.split(0.25, 1), 5, 1, fabric)
     with Tracker(folder / "metrics.csv") as tracker:
         return fit(task, folder, options, fabric, tracker)
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_damage(episodes: EpisodeSet, tmp_path: Path) -> None:
+    options = replace(OPTIONS, epochs=1)
+    model = ConvVAE(4)
+    made = train(episodes, model, "32-true", tmp_path, options)
+    assert train(episodes, model, "32-true", tmp_path, options) == made  # read, and not trained on
+    for name in ("checkpoint.safetensors", "best.safetensors"):
+        path = tmp_path / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))  # the last tensor's last byte
+        with pytest.raises(ArtifactError, match=rf"{name} is damaged .*; make its stage again"):
+            train(episodes, model, "32-true", tmp_path, options)
+        path.write_bytes(whole)
 
 
 @pytest.mark.parametrize(

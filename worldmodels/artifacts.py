@@ -1,6 +1,6 @@
-"""Run folders and what makes an artifact trustworthy: fingerprints and manifests.
+"""Run folders: where the artifact of each stage is, and whether it can be used or continued.
 
-A run is a folder ``data/<run>`` with one folder a stage. A stage *begins* by stating its
+A run is a folder ``data/<run>`` with one folder for each stage. A stage *begins* by stating its
 configuration and the fingerprints of its inputs, and *finishes* by stating the fingerprint of what
 it made. Both are in ``manifest.json``, so that a later stage, or the same one started again, knows
 whether the artifact is complete, resumable, or made from something else.
@@ -9,193 +9,30 @@ whether the artifact is complete, resumable, or made from something else.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import shutil
-import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
+from worldmodels.errors import ArtifactError
 from worldmodels.files import remove_temporary
-from worldmodels.integrity import origin, sha256_of
+from worldmodels.integrity import origin
 from worldmodels.locks import FolderLock
 from worldmodels.manifests import MANIFEST, differences, read_manifest, write_manifest
 from worldmodels.provenance import provenance
-from worldmodels.resources import Meter
+from worldmodels.stage_folder import StageFolder
 from worldmodels.succession import aside, discard, restore, resume, set_aside, unfinished
-from worldmodels.tracking import say
-
-
-def fingerprint_file(path: Path) -> str:
-    """Short SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def fingerprint_arrays(arrays: Mapping[str, np.ndarray]) -> str:
-    """Short SHA-256 over names, types, shapes and values, independent of the file format."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()[:16]
-
-
-@dataclass
-class StageFolder:
-    """A stage at work in its folder. Made by `Run.begin`.
-
-    `unlike` says how a base's artifact, which might have served, differs from what is wanted.
-
-    As a context it notes, when the stage ends before its work is done, the time that went into it;
-    the time of a process that was killed outright is not known and not counted. An error puts back
-    what this folder was to replace (``overwrite=true``) and keeps the unfinished successor aside;
-    where there was nothing, it takes the folder away if nothing was made.
-
-    `lock` keeps other processes from this folder until the stage ends. A complete artifact that is
-    only read has none.
-    """
-
-    stage: str
-    path: Path
-    record: dict[str, Any]
-    complete: bool
-    unlike: str | None = None
-    lock: FolderLock | None = None
-    started: float = field(default_factory=time.monotonic)
-    meter: Meter = field(default_factory=Meter)
-
-    def __enter__(self) -> StageFolder:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if not self.complete and self.path.exists():
-                self._leave(error)
-        except (ArtifactError, OSError):
-            # Of a disk that is full, this would be the second error, and the first says more.
-            if error is None:
-                raise
-        finally:
-            self._release()
-
-    def hold(self) -> None:
-        """Lock the folder of a complete artifact that is to be changed after all.
-
-        Raises:
-            ArtifactError: another process is at it.
-        """
-        if self.lock is None:
-            self.lock = FolderLock(self.path, self.stage)
-
-    def _leave(self, error: BaseException | None) -> None:
-        """Leave a folder whose stage is not complete as the next command is to find it."""
-        failed = isinstance(error, Exception) and not isinstance(error, Stopped)
-        alone = [path.name for path in self.path.iterdir()] == [MANIFEST]
-        if failed and aside(self.path).exists():
-            if not alone:
-                with contextlib.suppress(ArtifactError):  # a full disk must not keep the old away
-                    self._note()
-            restore(self.path, keep=not alone)
-            if not alone:
-                say(
-                    f"{self.stage}: the artifact before is back; to go on with the unfinished one,"
-                    " run the same command without overwrite=true"
-                )
-            return
-        if alone and isinstance(error, WorldModelsError):
-            shutil.rmtree(self.path)  # refused before anything was made: nothing is in the way
-            return
-        self._note()
-
-    def _note(self) -> None:
-        self._count()
-        write_manifest(self.path, self.record)
-
-    def _release(self) -> None:
-        if self.lock is not None:
-            self.lock.release()
-            self.lock = None
-
-    def finish(
-        self,
-        fingerprint: str,
-        throughput: Mapping[str, float] | None = None,
-        summary: Mapping[str, Any] | None = None,
-        files: Iterable[str] = (),
-    ) -> None:
-        """Mark the artifact complete.
-
-        Args:
-            fingerprint: of the content, so that equal artifacts have equal fingerprints.
-            throughput: rates by unit, for example ``{"images/s": 1500.0}``.
-            summary: results worth reading without opening the artifact.
-            files: names of those that later stages read, whose SHA-256 the manifest is to hold.
-        """
-        remove_temporary(self.path)  # of a worker that was killed while it wrote
-        self._count()
-        self.record |= {
-            "state": "complete",
-            "fingerprint": fingerprint,
-            "throughput": dict(throughput or {}) or self.record.get("throughput", {}),
-            "summary": dict(summary or {}),
-            "files": sha256_of(self.path, files),
-        }
-        write_manifest(self.path, self.record)
-        self.complete = True
-        discard(self.path)
-        self._release()
-
-    def keep(self, files: Mapping[str, str]) -> None:
-        """Note that of the files that later stages read there are `files`, and not yet all.
-
-        Args:
-            files: SHA-256 by name.
-        """
-        if self.complete or self.record.get("files", {}) != files:
-            self.record |= {"state": "running", "files": dict(files)}
-            write_manifest(self.path, self.record)
-        self.complete = False
-
-    def _count(self) -> None:
-        """Add this process's time and memory to what earlier ones used."""
-        before = self.record.get("resources", {"cpu_s": 0.0, "peak_bytes": {}})
-        used = self.meter.read()
-        peaks = before["peak_bytes"] | {
-            where: max(peak, before["peak_bytes"].get(where, 0))
-            for where, peak in used["peak_bytes"].items()
-        }
-        wall = self.record.get("wall_s", 0.0) + time.monotonic() - self.started
-        self.record |= {
-            "wall_s": round(wall, 3),
-            "resources": {
-                "cpu_s": round(before["cpu_s"] + used["cpu_s"], 3),
-                "peak_bytes": peaks,
-            },
-        }
 
 
 class Run:
     """The artifacts of one run.
 
     Args:
-        root: ``data/<run>``.
-        base: a run whose finished artifacts serve where this one has none, so that a variant of
+        root: the folder, ``data/<run>``.
+        base: a run whose finished artifacts are used where this one has none, so that a variant of
             one stage need not repeat the stages before it.
-        name: what ``run=`` calls it, unless its folder's name.
-        made_by: the one stage that makes all of it, if there is one.
+        name: of the run on the command line, if not that of the folder.
+        made_by: the stage that makes all artifacts, if it is one stage.
     """
 
     def __init__(
@@ -211,18 +48,19 @@ class Run:
         self.made_by = made_by
 
     def folder(self, stage: str) -> Path:
-        """Where this run's own artifact of `stage` lies or will lie."""
+        """The folder of this run's own artifact of `stage`; it may not exist yet."""
         return self.root / stage
 
     def within(self, folder: str, made_by: str) -> Run:
-        """A run that belongs to this one, in a folder of its own below it."""
+        """A run that is part of this one, in a subfolder; its base is the same part of the base."""
         base = None if self.base is None else self.base.within(folder, made_by)
         return Run(self.root / folder, base, self.name, made_by)
 
     def locate(self, stage: str) -> Path:
         """The folder of the finished artifact of `stage`, in this run or its base.
 
-        Raises `ArtifactError` when there is none, or a manifest is damaged.
+        Raises:
+            ArtifactError: there is none, or a manifest is damaged.
         """
         folder, found = self.folder(stage), self._state(stage)
         if found == "complete":
@@ -236,7 +74,7 @@ class Run:
         )
 
     def has(self, stage: str) -> bool:
-        """Whether a finished artifact of `stage` is at hand; a damaged manifest raises."""
+        """Whether there is a finished artifact of `stage`; a damaged manifest raises."""
         found = self._state(stage)
         if found is None and self.base is not None:
             return self.base.has(stage)
@@ -259,22 +97,23 @@ class Run:
         overwrite: bool = False,
         share: bool = False,
     ) -> StageFolder:
-        """Open the folder of `stage` for work, or find that it is done.
+        """Open the folder of `stage` for work, or find that the artifact is finished.
 
         Args:
+            stage: its name.
             config: flat ``key -> value`` of everything that determines the artifact's content.
             inputs: ``stage -> fingerprint`` of what it is made from.
-            growable: keys that may be raised on an artifact that exists (more of the same), None
-                being more than any number.
-            overwrite: start over. What is there is kept aside until its successor is finished, and
-                put back where that fails, or where a command killed half way is not repeated. The
-                same without `overwrite` goes on with an unfinished successor.
-            share: where this run has none, the base's artifact of the same configuration and inputs
-                is as good as done here. It is opened in its own folder then.
+            growable: keys whose value may be larger than that of the existing artifact, which is
+                then extended; None counts as larger than any number.
+            overwrite: make the artifact again. The existing one is kept aside until its successor
+                is finished, and restored if that fails or is killed and not repeated. The same
+                command without `overwrite` continues an unfinished successor.
+            share: where this run has no artifact, use the base's of the same configuration and
+                inputs, in the base's folder.
 
         Raises:
-            ArtifactError: the folder holds an artifact of another configuration or other inputs, or
-                files that no manifest accounts for; or another process makes it at this time.
+            ArtifactError: the folder has an artifact of another configuration or other inputs, or
+                files without a manifest; or another process is making it.
         """
         folder = self.folder(stage)
         config = json.loads(json.dumps(config))
@@ -303,7 +142,7 @@ class Run:
     def _done(
         self, stage: str, wanted: dict[str, Any], growable: tuple[str, ...]
     ) -> StageFolder | None:
-        """The artifact that is wanted, if it is complete: it is not changed, so nobody locks it."""
+        """The artifact that is wanted, if it is complete; it is only read and not locked."""
         if self._state(stage) != "complete" or aside(self.folder(stage)).exists():
             return None
         old = read_manifest(self.folder(stage))
@@ -365,7 +204,7 @@ class Run:
         return str(read_manifest(folder)["state"]) if (folder / MANIFEST).exists() else None
 
     def _settle(self, stage: str, wanted: dict[str, Any], growable: tuple[str, ...]) -> None:
-        """Of an artifact and its unfinished successor, put the one that is wanted in its place."""
+        """Of an artifact and its unfinished successor, keep the wanted one in the folder."""
         folder = self.folder(stage)
 
         def serves(place: Path) -> bool:

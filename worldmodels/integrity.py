@@ -3,8 +3,8 @@
 A manifest lists the SHA-256 of each file that later stages read (``files``), and a hash of the
 configuration and inputs that made them (``made_by``). The first tells a damaged file from a whole
 one before HDF5 or safetensors opens it, once a command; the second tells a file of this artifact
-from one of another, also while the stage is not finished. Neither protects from somebody who writes
-files and manifest: what a stranger's file may hold is checked where it is opened.
+from one of another, also while the stage is not finished. Neither protects against a manifest and
+files that are both made by an attacker: untrusted content is checked where it is opened.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from worldmodels.errors import ArtifactError, DataError, system_error
 from worldmodels.manifests import MANIFEST, read_manifest
@@ -44,6 +46,22 @@ class Listed(NamedTuple):
     sha256: str | None = None
     made_by: str | None = None
     mend: str = MENDS["rollouts"]
+
+
+def fingerprint_file(path: Path) -> str:
+    """Short SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def fingerprint_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    """Short SHA-256 over names, types, shapes and values, independent of the file format."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def origin(
@@ -167,7 +185,7 @@ def require_regular(path: Path, mend: str = "make it again with overwrite=true")
 
 
 def set_aside_damaged(path: Path) -> str:
-    """Rename a damaged file so that it is in nobody's way, and say to what; nothing is deleted."""
+    """Rename a damaged file, so that it can be made again; returns a sentence with its new name."""
     place = path.with_name(f"{path.name}.damaged")
     number = 1
     while os.path.lexists(place):
@@ -179,7 +197,7 @@ def set_aside_damaged(path: Path) -> str:
 
 @contextmanager
 def reading(path: Path, mend: str) -> Iterator[None]:
-    """Tell damage of a file from errors of the system that reads it.
+    """Distinguish damage of a file from errors of the operating system.
 
     Raises:
         DataError: the file is missing, or its format is damaged; says to `mend` it.

@@ -74,7 +74,13 @@ class Sink(Protocol):
 
 
 class Tracker:
-    """The metrics of one stage: ``metrics.csv`` in its folder, and one more sink by choice."""
+    """The metrics of one stage: ``metrics.csv`` in its folder, and optionally another logger.
+
+    Args:
+        path: of the CSV file.
+        sink: the other logger; the tracker closes it.
+        made_by: hash of configuration and inputs, in every row; a file with another is refused.
+    """
 
     def __init__(self, path: Path, sink: Sink | None = None, made_by: str = "") -> None:
         self.path = path
@@ -85,14 +91,26 @@ class Tracker:
         self._started = time.monotonic()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record `values` at `step`."""
+        """Record metrics in memory until `flush`; the sink gets them at once.
+
+        Args:
+            step: training step, or generation of a search, from 1.
+            values: metric -> value; names have the form ``train/loss``.
+        """
         seconds = round(self._offset + time.monotonic() - self._started, 3)
         self._pending += [(step, name, value, seconds) for name, value in values.items()]
         if self._sink is not None:
             self._sink.log(step, values)
 
     def flush(self) -> None:
-        """Write what is pending. Call before a checkpoint: rows ahead of it are rewound."""
+        """Append the recorded metrics to the file.
+
+        Call it before a checkpoint is written: `rewind` removes rows after the checkpoint, and
+        cannot restore missing ones.
+
+        Raises:
+            ArtifactError: the disk is full or not writable.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.path.exists()
         with writing(self.path), self.path.open("a", newline="") as file:
@@ -103,9 +121,13 @@ class Tracker:
         self._pending = []
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after `step`, when work resumes from there.
+        """Remove the rows after `step`, from which a stage resumes.
 
-        Raises `ArtifactError` where something else than this stage made the file.
+        Args:
+            step: of the checkpoint.
+
+        Raises:
+            ArtifactError: the file is damaged, or has another `made_by`.
         """
         require_made_by(self.path, _made_by(self.path), self._made_by)
         rows = [row for row in read_metrics(self.path) if row[0] <= step]
@@ -120,7 +142,7 @@ class Tracker:
             writer.writerows((*row, self._made_by) for row in rows)
 
     def close(self) -> None:
-        """Write what is pending and end the sink."""
+        """Flush, and close the sink."""
         self.flush()
         if self._sink is not None:
             self._sink.close()

@@ -1,11 +1,12 @@
 """Weights and checkpoints as safetensors: tensors as they are, the rest as JSON in the header.
 
-No pickle, so that opening a stranger's checkpoint runs nobody's code. The header is checked against
+No pickle: opening an untrusted checkpoint runs no code. The header is checked against
 the file's size before a tensor is read, and `outline` says what is in a file without reading one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,36 @@ _DTYPES = {
 
 
 def save(path: Path, tree: dict[str, Any]) -> None:
-    """Write a nested dictionary of tensors, numbers, strings and lists, atomically."""
+    """Write a safetensors file, atomically; tensors are copied to the CPU.
+
+    Args:
+        path: of the file.
+        tree: nested dictionaries, with strings or integers as keys, and lists of tensors, numbers,
+            strings and None; tuples become lists.
+
+    Raises:
+        ArtifactError: the disk is full or not writable.
+        TypeError: a value is of another type.
+    """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_strip(tree, "", tensors))
     # As bytes, for a file that safetensors opens is its owner's alone, whatever the umask.
     content = serialize(tensors, metadata={"tree": skeleton})
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
+
+
+def digest(tree: dict[str, Any]) -> str:
+    """SHA-256, in hexadecimal, of a tree that `save` takes: values, types, shapes and names.
+
+    A tree that `load` returns has the digest of the one that was saved.
+    """
+    tensors: dict[str, Tensor] = {}
+    content = hashlib.sha256(json.dumps(_strip(tree, "", tensors)).encode())
+    for name, tensor in tensors.items():
+        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        content.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return content.hexdigest()
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -30,6 +30,12 @@ _CAPABILITY_VERSION = 0x20080522
 HUNG = -1000
 """Stands for the exit code of a command that was killed because it hung."""
 
+REFUSAL_BYTES = 3 * 2**30
+"""Memory that a refused file may take beside the program itself."""
+
+REFUSAL_SECONDS = 30.0
+"""Time that a refused file may take, on a busy machine as well."""
+
 ALONE = "workers.processes=0"
 SMALL = ("preset=smoke", "rnn.baselines=false", "evaluate.video=false", "evaluate.engine=native")
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
@@ -168,6 +174,11 @@ def _of_session(leader: int) -> Iterator[int]:
                 yield process.pid
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
+
+
+def smoke_command(*words: str) -> tuple[str, ...]:
+    """The words of a command on the run ``smoke``, in one process."""
+    return (*SMALL, ALONE, "run=smoke", *words)
 
 
 def start(data: Path, *words: str, around: Surroundings | None = None) -> Program:

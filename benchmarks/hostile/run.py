@@ -24,9 +24,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import agents
+import damage
 import disk
-import files
 import kills
+import shards
 import values
 from harness import ALONE, SMALL, Bench, Case, run
 
@@ -37,9 +39,9 @@ from worldmodels.provenance import provenance
 TOPICS: dict[str, Callable[[Bench, Path], Iterator[Case]]] = {
     "kills": kills.kills,
     "workers": kills.workers,
-    "flips": files.flips,
-    "foreign": files.foreign,
-    "agents": files.agents,
+    "flips": damage.flips,
+    "foreign": shards.foreign,
+    "agents": agents.agents,
     "values": values.values,
     "two": kills.two,
     "disk": disk.disk,

@@ -1,4 +1,4 @@
-"""Recorded episodes, numbered through the shards that hold them."""
+"""A set of recorded episodes in several shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from worldmodels.integrity import Listed
 
 
 class EpisodeSet:
-    """The episodes of some folders of shards, numbered through."""
+    """The episodes of several shards under one numbering, from 0; `open` and `listed` make it.
+
+    Args:
+        shards: in the order of their episodes.
+        skipped: paths of damaged shards that were left out.
+    """
 
     def __init__(self, shards: list[Shard], skipped: list[Path]) -> None:
         self.shards, self.skipped = shards, skipped
@@ -28,9 +33,11 @@ class EpisodeSet:
 
     @classmethod
     def open(cls, folders: Sequence[Path], on_corrupt: str = "refuse") -> EpisodeSet:
-        """Open every ``shard-*.h5`` of folders that have no manifest, in the order of their names.
+        """Open every ``shard-*.h5`` of some folders without their manifests, in the order of names.
 
-        Args and errors are those of `listed`.
+        Args:
+            folders: one after another.
+            on_corrupt: see `listed`; so are the errors.
         """
         paths = [path for folder in folders for path in sorted(folder.glob("shard-*.h5"))]
         if not paths:
@@ -78,44 +85,51 @@ class EpisodeSet:
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes there are."""
+        """The number of episodes."""
         return len(self.lengths)
 
     @property
     def num_frames(self) -> int:
-        """How many frames there are."""
+        """The number of frames of all episodes."""
         return int((self.lengths + 1).sum())
 
     @property
     def frame_shape(self) -> tuple[int, ...]:
-        """(H, W, 3)."""
+        """Shape of a frame: (height, width, 3)."""
         return self.shards[0].frame_shape
 
     def find(self, index: int) -> tuple[Shard, int]:
-        """The shard of episode `index` and the episode's number in it."""
+        """The shard of episode `index`, and its index in that shard."""
         number = int(np.searchsorted(self._first, index, side="right")) - 1
         return self.shards[number], index - int(self._first[number])
 
     def episode(self, index: int) -> Episode:
-        """Episode `index`."""
+        """Episode `index`, read into memory; raises `DataError` if it is damaged."""
         shard, local = self.find(index)
         return shard.read_episode(local)
 
     def frames(self, index: int, start: int, stop: int) -> np.ndarray:
-        """Frames `start` to `stop` of episode `index`, (stop - start, H, W, 3) uint8."""
+        """Frames `start` to `stop` of episode `index`, (stop - start, height, width, 3) uint8."""
         shard, local = self.find(index)
         first = shard.first_frame(local)
         return shard.read_frames(first + start, first + stop)
 
     def returns(self) -> np.ndarray:
-        """The sum of rewards of each episode, (episodes,)."""
+        """The sum of rewards of each episode, (episodes,) float64."""
         return np.concatenate([shard.returns() for shard in self.shards])
 
     def split(self, validation_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Episode numbers for training and for validation, at least one each.
+        """Divide the episodes into training and validation, with at least one each.
 
-        An episode's side depends on its own seed and on `seed`: it stays where it is when the set
-        grows, as long as the threshold on its hash does not have to move to leave both sides some.
+        A hash of an episode's seed and `seed` decides, so that an episode stays on its side when
+        the set grows, unless a side would be empty.
+
+        Args:
+            validation_fraction: expected share of validation episodes, between 0 and 1.
+            seed: of the division.
+
+        Returns:
+            indices of the training episodes and of the validation episodes.
 
         Raises:
             DataError: fewer than two episodes.

@@ -1,4 +1,4 @@
-"""Shuffled mini-batches of frames, streamed."""
+"""Mini-batches of shuffled frames, streamed from the shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RUNS_A_POOL = 256
 
 
 class FrameBatches:
-    """Every frame of some episodes once an epoch, in batches.
+    """Batches in which every frame of some episodes occurs once per epoch.
 
     Shuffling reads runs of `FRAMES_A_CHUNK` consecutive frames in random order, mixes
     `RUNS_A_POOL` of them in a pool and cuts batches from it: reading costs a sixteenth of what
@@ -23,10 +23,11 @@ class FrameBatches:
 
     Args:
         episodes: the data set.
-        indices: numbers of the episodes to use.
-        batch_size: frames.
+        indices: of the episodes to use.
+        batch_size: B, frames of a batch.
         seed: of the order.
-        shuffle: else in order; then the last batch may be smaller, and is left out otherwise.
+        shuffle: in random order, without the last batch where it would be smaller; False is in
+            order, with it.
     """
 
     def __init__(
@@ -49,14 +50,14 @@ class FrameBatches:
         )  # (runs, 3): episode, first frame, frame after the last
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """The number of batches in an epoch."""
         frames = int((self._runs[:, 2] - self._runs[:, 1]).sum())
         if self._shuffle and frames >= self._batch_size:
             return frames // self._batch_size
         return -(-frames // self._batch_size)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[np.ndarray]:
-        """Batches (batch, H, W, 3) uint8 of epoch `number`, from batch `start` on."""
+        """Batches (B, height, width, 3) uint8 of epoch `number`, from batch `start` on."""
         rng = np.random.default_rng([self._seed, number])
         runs = rng.permutation(self._runs) if self._shuffle else self._runs
         rest: np.ndarray | None = None  # what the pool before left over

@@ -135,7 +135,7 @@ class _Disk:
         return size
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: nothing is buffered."""
 
 
 class OpenFiles:
@@ -181,6 +181,11 @@ def open_checked(listed: Listed, columns: Mapping[str, Column], files: OpenFiles
 
     Each chunk of each data set has to be stored in the file, and to be as large in memory as
     declared, so that no read allocates more than the file accounts for.
+
+    Args:
+        listed: the file, with the SHA-256 of its manifest if there is one.
+        columns: name -> type and dimensions of every data set that the file must have.
+        files: opens the file and keeps it open.
 
     Raises:
         DataError: it is missing, damaged, or something else.

@@ -1,4 +1,4 @@
-"""What is in a data set: numbers for a table."""
+"""Statistics of a data set, for a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from worldmodels.data.episodes import EpisodeSet
 
 
 def describe(episodes: EpisodeSet) -> list[tuple[str, str]]:
-    """Names and values of what a user asks first of a data set."""
+    """Name and formatted value of each statistic; reads rewards and ends of all shards.
+
+    Raises:
+        DataError: a shard is damaged.
+    """
     returns = episodes.returns()
     lengths = episodes.lengths
     on_disk = sum(shard.path.stat().st_size for shard in episodes.shards)

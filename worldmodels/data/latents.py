@@ -1,5 +1,5 @@
-"""Encoded episodes: what V makes of each frame, as mean and log-variance, so that z can be drawn
-anew each time. The timeline is that of ``shards.py`` with latents for frames."""
+"""Encoded episodes: the posterior of each frame, as mean and log-variance, so that z can be sampled
+again for every batch. The timeline is that of ``shards.py`` with latents instead of frames."""
 
 from __future__ import annotations
 
@@ -71,9 +71,15 @@ _MEND = "run stage=rnn again with overwrite=true"
 def write_latents(
     path: Path, encoded: Iterable[EncodedEpisode], attrs: Mapping[str, str | int | float]
 ) -> None:
-    """Write encoded episodes as they come, atomically; one episode is in memory at a time.
+    """Write encoded episodes, atomically; one episode is in memory at a time.
 
-    Raises `ArtifactError` for a disk that is full or not writable, after the episode that met it.
+    Args:
+        path: of the HDF5 file.
+        encoded: the episodes, written in this order.
+        attrs: attributes of the file.
+
+    Raises:
+        ArtifactError: the disk is full or not writable; raised after the episode that met it.
     """
     lengths, seeds = [], []
     with writing(path) as output:
@@ -134,7 +140,19 @@ class LatentSet:
         self._first_step = np.concatenate([[0], np.cumsum(self.lengths)])
 
     def read(self, index: int, start: int, stop: int) -> EncodedEpisode:
-        """Steps `start` to `stop` of episode `index`, with the stop - start + 1 latents around."""
+        """A window of an episode.
+
+        Args:
+            index: of the episode.
+            start: its first step.
+            stop: the step after its last one.
+
+        Returns:
+            T = stop - start steps, with their T + 1 latents.
+
+        Raises:
+            DataError: a number is not finite, or a chunk is damaged.
+        """
         frame = int(self._first_frame[index])
         step = int(self._first_step[index])
         frames = slice(frame + start, frame + stop + 1)
@@ -154,7 +172,7 @@ class LatentSet:
         return self.read(index, 0, int(self.lengths[index]))
 
     def first_latents(self) -> FirstLatents:
-        """Of each episode."""
+        """The posteriors of the first frames of all episodes; raises `DataError` as `read` does."""
         rows = self._first_frame[:-1]
         with self._open() as file:
             return FirstLatents(

@@ -1,4 +1,4 @@
-"""Reading ahead in a thread, while the consumer computes."""
+"""Prefetching of batches in a background thread."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ T = TypeVar("T")
 
 
 def prefetch(items: Iterable[T], depth: int = 4) -> Iterator[T]:
-    """Yield `items` in order, up to `depth` of them made ahead in a background thread.
+    """Yield `items` in order, while a background thread produces the next ones.
 
-    An exception of the source is raised at the consumer, in its place. The thread ends when the
-    consumer does, early or not.
+    The thread ends when the generator is exhausted or closed.
+
+    Args:
+        items: produced in the thread.
+        depth: items that are produced ahead, at most.
+
+    Raises:
+        Exception: whatever `items` raises, at the position of the item that it replaces.
     """
     ahead: queue.Queue[tuple[str, T | BaseException | None]] = queue.Queue(depth)
     stop = threading.Event()

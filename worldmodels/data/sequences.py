@@ -1,4 +1,4 @@
-"""Windows of encoded episodes for stateful truncated back-propagation through time."""
+"""Windows of encoded episodes for truncated back-propagation through time with carried state."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from worldmodels.data.latents import LatentSet
 
 
 class SequenceBatch(NamedTuple):
-    """B rows of L steps; padding is zeros. The timeline is drawn in ``shards.py``."""
+    """B rows of T steps; padding is zeros. The timeline is drawn in ``shards.py``."""
 
-    mean: np.ndarray  # (B, L + 1, Z) float32
-    logvar: np.ndarray  # (B, L + 1, Z) float32
-    actions: np.ndarray  # (B, L, A) float32
-    rewards: np.ndarray  # (B, L) float32
-    terminated: np.ndarray  # (B, L) float32
-    mask: np.ndarray  # (B, L) bool, True where the transition is real
+    mean: np.ndarray  # (B, T + 1, Z) float32
+    logvar: np.ndarray  # (B, T + 1, Z) float32
+    actions: np.ndarray  # (B, T, A) float32
+    rewards: np.ndarray  # (B, T) float32
+    terminated: np.ndarray  # (B, T) float32
+    mask: np.ndarray  # (B, T) bool, True where the transition is real
     starts: np.ndarray  # (B,) bool, True where the row begins an episode
 
 
 class SequenceBatches:
-    """Every transition of some episodes once an epoch.
+    """Batches in which every transition of some episodes occurs once per epoch.
 
-    A row walks through an episode window after window and then takes the next: window k of an
-    episode is followed, in the same row of the next batch, by window k + 1, so that the hidden
-    state can be carried. A window lies within one episode. The order is a function of
-    (seed, epoch), so that a run resumes at any batch.
+    Window k of an episode is followed, in the same row of the next batch, by window k + 1, so that
+    the state can be carried; after the last window the row continues with another episode. No
+    window contains steps of two episodes. The order is a function of (seed, epoch), so that
+    training resumes at any batch.
 
     Args:
         latents: the encoded episodes.
-        indices: numbers of the episodes to use.
-        batch_size: rows B.
-        length: steps L of a window; 0 is the longest episode, hence whole episodes.
+        indices: of the episodes to use.
+        batch_size: B, rows of a batch.
+        length: T, steps of a window; 0 is that of the longest episode, hence whole episodes.
         seed: of the order.
-        shuffle: else in order.
+        shuffle: in random order; False is in order.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SequenceBatches:
         self._seed, self._shuffle = seed, shuffle
 
     def steps(self, number: int) -> int:
-        """Batches of epoch `number`."""
+        """The number of batches in epoch `number`."""
         return max(len(row) for row in self._plan(number))
 
     def epoch(self, number: int, start: int = 0) -> Iterator[SequenceBatch]:

@@ -4,14 +4,15 @@ The timeline of an episode of T steps, which everything that slices time points 
 
     frame_0 --action_0--> reward_0, terminated_0, truncated_0, frame_1 --action_1--> ... frame_T
 
-T + 1 frames; T actions, rewards and ends. What index t holds beside ``action_t`` is the world's
-answer to it: the transition is (frame_t, action_t) -> frame_{t+1}, reward_t, terminated_t. The
-fatal action and the last frame are in the data; no transition crosses a reset.
+T + 1 frames; T actions, rewards and ends. Index t has ``action_t`` and its results: the transition
+is (frame_t, action_t) -> frame_{t+1}, reward_t, terminated_t. The last action and the frame after
+it are in the data; no transition crosses a reset.
 
-A shard is a few episodes, whole or absent: ``frames (F, H, W, 3)``, ``actions``, ``rewards``,
-``terminated``, ``truncated`` of all its episodes one after another, with ``lengths`` and ``seeds``.
+A shard is a few episodes, complete or missing: ``frames (frames, height, width, 3)``, ``actions``,
+``rewards``, ``terminated``, ``truncated`` of all its episodes one after another, with ``lengths``
+and ``seeds``.
 Chunks carry a checksum, and the manifest of the stage the SHA-256 of the whole file, so that a
-flipped bit is an error and not a strange picture.
+flipped bit is an error and not a wrong frame.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Episode:
     """One episode of T steps.
 
     Args:
-        frames: (T + 1, H, W, 3) uint8.
+        frames: (T + 1, height, width, 3) uint8.
         actions: (T, A) float32.
         rewards: (T,) float32.
         terminated: (T,) bool, True at most at the last step.
@@ -105,6 +106,11 @@ def write_shard(
     path: Path, episodes: Sequence[Episode], attrs: Mapping[str, str | int | float]
 ) -> None:
     """Write episodes as one shard, atomically. The same episodes give the same `digest`.
+
+    Args:
+        path: of the shard.
+        episodes: at least one, with frames of one shape.
+        attrs: attributes of the file, such as environment, engine and policy.
 
     Raises:
         DataError: an episode is too long to be in memory as a whole.
@@ -158,10 +164,10 @@ class Shard:
             with self._open() as opened:
                 self.lengths: np.ndarray = check_lengths(opened["lengths"])
                 self.attrs: dict[str, Any] = dict(opened.attrs)
-                """What was noted beside the data: environment, engine, policy, codec."""
+                """Attributes of the file: environment, engine, policy, codec."""
                 self.digest = str(self.attrs["digest"])
                 self.frame_shape: tuple[int, ...] = tuple(opened["frames"].shape[1:])
-                """(H, W, 3)."""
+                """(height, width, 3)."""
                 self._check_shapes(opened)
                 self.seeds: np.ndarray = opened["seeds"][:]
             if self._listed.made_by is not None:
@@ -174,25 +180,25 @@ class Shard:
 
     @property
     def num_frames(self) -> int:
-        """Frames of all episodes."""
+        """The number of frames of all episodes."""
         return int(self._first_frame[-1])
 
     @property
     def frame_bytes(self) -> int:
-        """Size of the frames in memory."""
+        """Size of all frames in memory, in bytes."""
         return self.num_frames * int(np.prod(self.frame_shape))
 
     def first_frame(self, index: int) -> int:
-        """Where the frames of episode `index` begin in the shard."""
+        """The index in the shard of the first frame of episode `index`."""
         return int(self._first_frame[index])
 
     def read_frames(self, start: int, stop: int) -> np.ndarray:
-        """Frames `start` to `stop` of the shard, (stop - start, H, W, 3) uint8."""
+        """Frames `start` to `stop` of the shard, (stop - start, height, width, 3) uint8."""
         with self._open() as file:
             return np.asarray(file["frames"][start:stop])
 
     def read_episode(self, index: int) -> Episode:
-        """Episode number `index` of the shard."""
+        """Episode `index` of the shard, read into memory."""
         frames = slice(*self._first_frame[index : index + 2])
         steps = slice(*self._first_step[index : index + 2])
         with self._open() as file:
@@ -206,7 +212,7 @@ class Shard:
             )
 
     def returns(self) -> np.ndarray:
-        """The sum of rewards of each episode, (episodes,)."""
+        """The sum of rewards of each episode, (episodes,) float64."""
         with self._open() as file:
             rewards = finite("rewards", file["rewards"][:])
         sums = np.concatenate([[0.0], np.cumsum(rewards, dtype=np.float64)])

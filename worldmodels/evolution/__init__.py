@@ -1,1 +1,1 @@
-"""Search: CMA-ES over controllers and the fitness of a population."""
+"""Training of the controller: CMA-ES and the fitness of a population."""

@@ -1,8 +1,10 @@
-"""Generations of a search: ask, play, tell and log, and now and then judge where it has come to.
+"""The generations of CMA-ES: ask, evaluate, tell, log; at intervals evaluation on selection seeds.
 
-Two logs in the search's folder are all of its state: ``generations.jsonl``, the fitness that was
-told, and ``selection.jsonl``, what the mean and the best candidate were worth on seeds of their
-own, with the better one's parameters. A search that was stopped asks and tells again what is there.
+Two logs in the folder are the whole state of a search: ``generations.jsonl``, the fitness of all
+candidates, and ``selection.jsonl``, the scores of the mean and of the best candidate on the
+selection seeds, with the parameters of the better one. A search that was stopped is restored by
+repeating ask and tell with the fitness values of the log. Shapes are in the letters of
+docs/shapes.md: P candidates, E episodes per candidate.
 """
 
 from __future__ import annotations
@@ -28,32 +30,32 @@ from worldmodels.workers import Heartbeat, Pool
 from worldmodels.worlds.world import World
 
 RELIABILITY = 0.7
-"""Share of the variance of the candidates' scores that is to be their own."""
+"""Share of the variance of candidates' mean returns that is due to the candidates."""
 GROWTH = 1.1
-"""How much more or fewer episodes the next generation may have."""
+"""Largest factor by which the number of episodes changes from one generation to the next."""
 
 
 @dataclass(frozen=True)
 class EvolveOptions:
-    """How to evolve.
+    """Options of `evolve`.
 
     Args:
         generations: at most.
-        total_steps: of steps, after which no generation begins; None for no bound.
-        sigma: the step size at first.
-        final_sigma: at the end of the budget, reached by exponential decay; None for CMA-ES's own.
-        episodes: of a candidate, at most.
-        first_episodes: of a candidate at first, and then as many as it takes to tell candidates
-            apart; None for `episodes` always.
-        max_steps: of an episode.
-        stall_steps: see `worldmodels.worlds.rollout.rollout`; in training, never on selection
-            seeds.
-        eval_interval: generations between two evaluations on the selection seeds.
-        select_episodes: of each of the two that are judged.
-        num_envs: fewest and most in an evaluation batch; between them a quarter of the generation,
-            so that there are evaluation batches for several cores, whatever the number of workers.
+        total_steps: environment steps after which no generation begins; None for no limit.
+        sigma: initial step size.
+        final_sigma: step size at the end of the budget, reached by exponential decay over the steps
+            taken; None for the step size that CMA-ES adapts.
+        episodes: E, per candidate and generation, at most.
+        first_episodes: E of the first generation; then E is adapted by `wanted_episodes`. None for
+            `episodes` in every generation.
+        max_steps: time limit of an episode in steps.
+        stall_steps: see `worldmodels.worlds.rollout.rollout`; never used on selection seeds.
+        select_every: generations between two evaluations on the selection seeds.
+        select_episodes: episodes of each finalist in such an evaluation.
+        num_envs: least and largest number of environments in one job; within them a quarter of a
+            generation, which gives several cores work and does not depend on the number of workers.
         seed: of the episodes.
-        made_by: hash of configuration and inputs, which the logs have to have been made with.
+        made_by: hash of configuration and inputs; logs with another one are refused.
     """
 
     generations: int
@@ -73,14 +75,15 @@ class EvolveOptions:
 
 @dataclass(frozen=True)
 class EvolveResult:
-    """What a search came to.
+    """The results of a search.
 
     Args:
-        parameters: of the controller with the best mean on the selection seeds, (parameters,).
-        score: that mean.
-        generations: played.
-        steps: played in them, without those on selection seeds.
-        throughput: of them, steps a second.
+        parameters: of the controller with the highest mean return on the selection seeds,
+            (parameters,) float32.
+        score: that mean return.
+        generations: number of generations.
+        steps: environment steps in training, without those on selection seeds.
+        throughput: of training, steps per second.
     """
 
     parameters: np.ndarray
@@ -99,20 +102,20 @@ def evolve(
     options: EvolveOptions,
     tracker: Tracker,
 ) -> EvolveResult:
-    """Bring `search`, newly made, to where the logs in `folder` end, then on to its end.
+    """Run a search to its end; it continues after the last generation of the logs in `folder`.
 
     Args:
-        search: of coordinates in `subspace`.
-        subspace: from coordinates to controllers.
-        spec: of the controllers.
-        open_pool: workers with that world, that report steps to a function.
+        search: newly made, over coordinates in `subspace`.
+        subspace: from coordinates to parameters of controllers.
+        spec: layers of the controllers.
+        open_pool: makes workers that have the world and report their steps to the given function.
         folder: of the logs.
         options: how to evolve.
-        tracker: of the metrics.
+        tracker: for metrics; rows after the last logged generation are removed.
 
     Raises:
-        ArtifactError: a log is damaged, or was made by something else.
-        Stopped: the process was asked to stop; the generations that were played are logged.
+        ArtifactError: a log is damaged, or has another `made_by`.
+        Stopped: the process was asked to stop; finished generations are in the log.
     """
     loop = _Loop(search, subspace, spec, folder, options, tracker)
     loop.run(open_pool)
@@ -139,7 +142,7 @@ class _Loop:
         self.episodes = float(options.first_episodes or options.episodes)
 
     def run(self, open_pool: Callable[[Heartbeat], Pool[World]]) -> None:
-        """Tell again what is logged, then play the generations that are missing."""
+        """Repeat the logged generations without their episodes, then run the missing ones."""
         records, judged = self.log.read(), self.selection.read()
         for log, lines in ((self.log, records), (self.selection, judged)):
             found = (record.get("made_by") for record in lines)
@@ -161,7 +164,7 @@ class _Loop:
                     progress.advance(self._counted(self.steps - before))
 
     def result(self) -> EvolveResult:
-        """The best by the selection seeds, and what it took."""
+        """The best controller on the selection seeds, with steps and throughput."""
         best = max(self.selection.read(), key=lambda record: float(record["score"]))
         return EvolveResult(
             np.asarray(best["parameters"], np.float32),
@@ -172,18 +175,18 @@ class _Loop:
         )
 
     def _counted(self, steps: int) -> int:
-        """How far a generation of so many steps brings the search: through its budget, if any."""
+        """What a generation of so many steps adds to the progress: steps of a budget, or 1."""
         return steps if self.options.total_steps else 1
 
     @property
     def _over(self) -> bool:
-        """Whether the last generation, or the one that used up the budget, has been played."""
+        """Whether the last generation, or the one that used up the budget, is finished."""
         options = self.options
         spent = options.total_steps is not None and self.steps >= options.total_steps
         return spent or self.search.generation >= options.generations
 
     def _again(self, pool: Pool[World], record: dict[str, Any], selected: set[int]) -> None:
-        """Ask and tell what a generation's record holds; judge it, if that was not done."""
+        """Repeat a generation from its record; run its selection if that is missing."""
         candidates, scores = self.search.ask(), np.asarray(record["fitness"])
         self.steps += record["steps"]
         self.seconds += record["seconds"]
@@ -192,7 +195,7 @@ class _Loop:
         self._select_if_due(pool, candidates, scores, selected)
 
     def _generation(self, pool: Pool[World]) -> tuple[np.ndarray, np.ndarray]:
-        """Ask, play, tell and log; the candidates and their fitness."""
+        """Ask, evaluate, tell and log; the candidates (P, size) and their fitness (P,)."""
         number, options = self.search.generation, self.options
         self.pulse.begin(f"generation {number + 1}")
         candidates = self.search.ask()
@@ -231,7 +234,7 @@ class _Loop:
         return candidates, scores
 
     def _tell(self, scores: np.ndarray) -> None:
-        """Learn from a generation; where step sizes are to fall, they fall with the budget left."""
+        """Update the search; with `final_sigma`, set the step size for the steps taken."""
         self.search.tell(scores)
         options = self.options
         if options.final_sigma is not None and options.total_steps is not None:
@@ -239,7 +242,7 @@ class _Loop:
             self.search.set_sigma(options.sigma * (options.final_sigma / options.sigma) ** spent)
 
     def _allocate(self, returns: np.ndarray) -> None:
-        """Move towards as many episodes as it now takes to tell the candidates apart."""
+        """Change the number of episodes towards `wanted_episodes`."""
         first = self.options.first_episodes
         if first is not None:
             wanted = wanted_episodes(returns, RELIABILITY)
@@ -253,7 +256,7 @@ class _Loop:
         fitness_told: np.ndarray,
         selected: set[int],
     ) -> None:
-        """Play the mean and the generation's best on the selection seeds, and log the better."""
+        """Evaluate the mean and the generation's best on the selection seeds; log the better."""
         number, options = self.search.generation - 1, self.options
         due = self._over or (number + 1) % options.eval_interval == 0
         if number in selected or not due:
@@ -286,20 +289,20 @@ class _Loop:
         )
 
     def _num_envs(self, episodes: int) -> int:
-        """Environments of an evaluation batch, of so many episodes in all."""
+        """Environments of one job, for so many episodes in all."""
         fewest, most = self.options.num_envs
         return min(most, max(fewest, episodes // 4))
 
 
 class _Pulse:
-    """Shows that a generation is moving, which may take minutes."""
+    """Shows steps and throughput within a generation, which may take minutes."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.begin("")
 
     def begin(self, what: str) -> None:
-        """Count from here on what is played of this."""
+        """Start counting the steps of `what`."""
         self.what, self.steps, self.began = what, 0, time.monotonic()
 
     def __call__(self, steps: int) -> None:

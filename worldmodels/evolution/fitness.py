@@ -1,7 +1,8 @@
-"""The fitness of candidates: episodes in a world, shared out to workers in evaluation batches.
+"""The fitness of candidates: their episodes in a world, distributed to workers in batches.
 
-How many episodes a generation deserves is `wanted_episodes`: few while candidates differ much, more
-as they come close.
+`wanted_episodes` computes how many episodes per candidate a generation needs: few while candidates
+differ much, more as their scores become similar. Shapes are in the letters of docs/shapes.md:
+P candidates, E episodes per candidate.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from worldmodels.worlds.world import World
 
 @dataclass(frozen=True)
 class EvalBatch:
-    """Some candidates, each to play the same seeds; a job for a worker.
+    """A job for a worker: episodes of some candidates on the same seeds, in one batch.
 
-    Evaluation batches are cut by their number of environments and not by the number of workers:
-    matrix products round differently at different batch sizes, and a result must not depend on who
-    computes it.
+    The size of the batch depends on the number of environments and not on the number of workers:
+    matrix products round differently at different batch sizes, and results must not depend on the
+    number of workers.
 
     Args:
-        candidates: (candidates, parameters) float32.
-        seeds: of the episodes each candidate plays.
-        max_steps: of an episode.
-        spec: from features to actions.
+        candidates: (P, parameters) float32.
+        seeds: of the E episodes of each candidate.
+        max_steps: time limit of an episode in steps.
+        spec: layers of the controllers.
         stall_steps: see `rollout`.
     """
 
@@ -41,11 +42,20 @@ class EvalBatch:
     stall_steps: int | None = None
 
     def __call__(self, tool: World, heartbeat: Heartbeat) -> Outcome:
-        """Play it in the world `tool`."""
+        """Run the episodes in the world `tool`; see `play`."""
         return self.play(tool, heartbeat, None)
 
     def play(self, world: World, heartbeat: Heartbeat, recorder: Recorder | None) -> Outcome:
-        """Play it and let `recorder` see all of it."""
+        """Run the episodes.
+
+        Args:
+            world: that they are run in; it is reset.
+            heartbeat: called with the number of environment steps after each step.
+            recorder: called with every transition, if there is one.
+
+        Returns:
+            arrays (P * E,), the episodes of a candidate one after another.
+        """
         episodes = len(self.seeds)
         seeds = list(self.seeds) * len(self.candidates)
         policy = PopulationPolicy(
@@ -62,11 +72,22 @@ def eval_batches(
     spec: ControllerSpec,
     stall_steps: int | None = None,
 ) -> list[EvalBatch]:
-    """Cut candidates x seeds into batches of at most `num_envs` environments.
+    """Divide P candidates x E seeds into jobs of at most `num_envs` environments.
 
-    Whole candidates share an evaluation batch while they fit; the episodes of one that does not
-    are split. Evaluation batches are about equal, for the last of them is what all workers wait
-    for.
+    A job has several candidates with all their episodes if E <= `num_envs`; else one candidate with
+    some of its episodes. Jobs have about equal sizes, because all workers wait for the last one.
+
+    Args:
+        candidates: (P, parameters) float32.
+        seeds: of the E episodes of each candidate.
+        num_envs: environments of one job, at most.
+        max_steps: time limit of an episode in steps.
+        spec: layers of the controllers.
+        stall_steps: see `rollout`.
+
+    Returns:
+        the jobs, ordered by candidate and then by seed, so that their concatenated outcomes have
+        the shape (P, E).
     """
     if len(seeds) > num_envs:
         parts = [tuple(seeds[i : i + num_envs]) for i in range(0, len(seeds), num_envs)]
@@ -89,7 +110,24 @@ def fitness(
     spec: ControllerSpec,
     stall_steps: int | None = None,
 ) -> Outcome:
-    """Play every candidate on every seed; arrays of the outcome are (candidates, episodes)."""
+    """Run every candidate on every seed.
+
+    Args:
+        pool: workers that have the world.
+        candidates: (P, parameters) float32.
+        seeds: of the E episodes of each candidate.
+        num_envs: environments of one job, at most.
+        max_steps: time limit of an episode in steps.
+        spec: layers of the controllers.
+        stall_steps: see `rollout`.
+
+    Returns:
+        arrays (P, E). With `patience`, returns may be extrapolated; see `Outcome`.
+
+    Raises:
+        Stopped: the process was asked to stop.
+        WorkerError: a job fails in every worker that tries it.
+    """
     work = eval_batches(candidates, seeds, num_envs, max_steps, spec, stall_steps)
     outcomes = pool.map(work)
     shape = (len(candidates), len(seeds))
@@ -97,15 +135,16 @@ def fitness(
 
 
 def wanted_episodes(returns: np.ndarray, reliability: float) -> float:
-    """How many episodes a candidate should play for its mean to tell candidates apart.
+    """The number of episodes per candidate at which mean returns rank candidates reliably.
 
-    Candidates play the same seeds, so a return is a seed's effect, a candidate's and noise; the
-    variances of the latter two come from the mean squares of a two-way table without repetition
-    (Shrout and Fleiss 1979, ICC(3, k)).
+    All candidates have the same seeds, so a return is the sum of an effect of the seed, an effect
+    of the candidate, and noise. The variances of the latter two are estimated from the mean squares
+    of a two-way table without repetition (Shrout and Fleiss 1979, ICC(3, k)).
 
     Args:
-        returns: (candidates, episodes), two of each at least.
-        reliability: share of the variance of candidates' means that is to be the candidates' own.
+        returns: (P, E), both at least 2.
+        reliability: the share of the variance of candidates' means that is due to the candidates,
+            between 0 and 1.
 
     Returns:
         the number, not rounded; infinite where the candidates do not differ beyond the noise.

@@ -1,12 +1,13 @@
-"""The subspace that a search explores: the principal components of the controller's inputs.
+"""The subspace that is searched: principal components of the controller's features.
 
-An evolution strategy feels its way through as many dimensions as a controller has weights, 867 in
-the paper. But the features move together: in recorded episodes of CarRacing 8 of 288 principal
-components hold nine tenths of the variance. So the search goes along the leading components, each
-scaled by the root of its deviation: between the features as they are, where the largest few drown
-the rest, and whitened ones, where what hardly varies counts as much as the road.
+A controller has as many parameters as weights, 867 in the paper. But the features are correlated:
+in recorded episodes of CarRacing 8 of 288 principal components hold nine tenths of the variance. So
+CMA-ES searches the weights of the leading components, each scaled by the square root of its
+standard deviation: a compromise between unscaled features, where the largest few dominate, and
+whitened ones, where components that hardly vary count as much as those of the road.
 
-What is found is an ordinary controller: the components are multiplied into its weights.
+The result is an ordinary controller: the components are multiplied into its weights. Shapes are in
+the letters of docs/shapes.md: P candidates, F features.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from worldmodels.limits import LIMITS
 from worldmodels.models.controller import ControllerSpec
 
 MOST_FEATURES = LIMITS["vae.latent_size"].most + 2 * LIMITS["rnn.hidden_size"].most
-"""That a controller may have."""
+"""The largest number of features of a controller."""
 
 
 class PCASubspace:
-    """Coordinates of controllers, and the controllers they stand for.
+    """The linear map between coordinates in the subspace and parameters of controllers.
 
     Args:
-        centre: mean of the features, (features,); zero for controllers without biases.
-        axes: scaled principal components, (features, components).
-        spec: of the controllers; the components stand in for the features of its first layer.
+        centre: mean of the features, (F,) float64; zero for controllers without biases.
+        axes: scaled principal components, (F, components) float64.
+        spec: layers of the controllers; coordinates are the parameters of a controller whose first
+            layer has the components as its input.
     """
 
     def __init__(self, centre: np.ndarray, axes: np.ndarray, spec: ControllerSpec) -> None:
@@ -41,8 +43,15 @@ class PCASubspace:
     def of(
         cls, mean: np.ndarray, moments: np.ndarray, components: int, spec: ControllerSpec
     ) -> PCASubspace:
-        """The leading components of features with this mean (features,) and these second moments
-        (features, features), about the mean where controllers have biases to make up for it."""
+        """The leading principal components of features.
+
+        Args:
+            mean: of the features, (F,) float64.
+            moments: second moments about zero, (F, F) float64.
+            components: how many, at most F.
+            spec: layers of the controllers. With biases the components are those of the covariance
+                matrix; without, of the second moments about zero.
+        """
         centre = mean if spec.bias else np.zeros_like(mean)
         variances, vectors = np.linalg.eigh(moments - np.outer(centre, centre))
         leading = slice(None, -components - 1, -1)
@@ -50,39 +59,54 @@ class PCASubspace:
         return cls(centre, vectors[:, leading] / np.sqrt(deviations), spec)
 
     def leading(self, components: int) -> PCASubspace:
-        """The first of them alone."""
+        """The same subspace with its first `components` only."""
         return PCASubspace(self.centre, self.axes[:, :components], self.spec)
 
     @property
     def size(self) -> int:
-        """Coordinates of a controller."""
+        """The number of coordinates of a controller."""
         return self.spec.size(self.axes.shape[1])
 
     def controllers(self, coordinates: np.ndarray) -> np.ndarray:
-        """Parameters (n, spec.size(features)) float32 of controllers at (n, size)."""
+        """Parameters (P, spec.size(F)) float32 of controllers with coordinates (P, size)."""
         weight, bias, rest = self._first_layer(coordinates, self.axes.shape[1])
-        weight = self.axes @ weight  # (n, features, outputs)
+        weight = self.axes @ weight  # (P, F, outputs)
         if self.spec.bias:
             bias = bias - self.centre @ weight
         parts = (weight.reshape(len(weight), -1), bias, rest)
         return np.concatenate(parts, axis=1).astype(np.float32)
 
     def coordinates(self, parameters: np.ndarray) -> np.ndarray:
-        """Where controllers with parameters (n, spec.size(features)) are, or the nearest ones."""
+        """Coordinates (P, size) float64 of controllers with parameters (P, spec.size(F)).
+
+        Weights outside the subspace are projected to it (least squares).
+        """
         weight, bias, rest = self._first_layer(parameters, len(self.axes))
         if self.spec.bias:
             bias = bias + self.centre @ weight
-        weight = np.linalg.pinv(self.axes) @ weight  # (n, components, outputs)
+        weight = np.linalg.pinv(self.axes) @ weight  # (P, components, outputs)
         return np.concatenate([weight.reshape(len(weight), -1), bias, rest], axis=1)
 
     def save(self, path: Path) -> None:
-        """Write them down."""
+        """Write centre and axes as safetensors, atomically.
+
+        Raises:
+            ArtifactError: the disk is full or not writable.
+        """
         arrays = {"centre": self.centre, "axes": np.ascontiguousarray(self.axes)}
         weights.save(path, {name: torch.from_numpy(array) for name, array in arrays.items()})
 
     @classmethod
     def load(cls, path: Path, spec: ControllerSpec) -> PCASubspace:
-        """Read what `save` wrote; raises `ArtifactError` naming a file that cannot be read."""
+        """Read what `save` wrote.
+
+        Args:
+            path: of the file.
+            spec: layers of the controllers, which the file does not hold.
+
+        Raises:
+            ArtifactError: the file is missing, damaged, or holds something else.
+        """
         outline = weights.outline(path)
         shapes = {
             name: tuple(part.shape)
@@ -99,8 +123,8 @@ class PCASubspace:
     def _first_layer(
         self, rows: np.ndarray, inputs: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Weights (n, inputs, outputs) of the first layer, its biases (n, outputs) or none (n, 0),
-        and the rest."""
+        """Weights (P, inputs, outputs) of the first layer, its biases (P, outputs) or none (P, 0),
+        and the remaining parameters."""
         rows = np.asarray(rows, np.float64)
         outputs = self.spec.layers(inputs)[0][1]
         count = inputs * outputs
@@ -109,5 +133,5 @@ class PCASubspace:
 
 
 def _fit_together(axes: tuple[int, ...] = (), centre: tuple[int, ...] = ()) -> bool:
-    """Whether these are shapes (features, components) and (features,), for features that may be."""
+    """Whether these are shapes (F, components) and (F,), with F at most `MOST_FEATURES`."""
     return len(axes) == 2 and centre == axes[:1] and 0 < axes[1] <= axes[0] <= MOST_FEATURES

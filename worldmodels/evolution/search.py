@@ -1,8 +1,8 @@
 """CMA-ES by pycma's ask and tell, resumable from a log of fitness values.
 
-pycma saves its state by pickling. Here nothing of it is saved: candidates are a function of
-(seed, generation, what was told before), so a search is brought back by asking and telling again
-what the log holds. That is exact, small, and readable.
+pycma saves its state by pickling. Here no state is saved: candidates are a function of the seed,
+the generation and the fitness values told before, so a search is restored exactly by repeating ask
+and tell with the fitness values of the log.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from threadpoolctl import threadpool_limits
 
 
 class Search:
-    """A maximising CMA-ES over `dimension` parameters, started at zero (the paper's code).
+    """CMA-ES (Hansen and Ostermeier 2001) that maximises, started at zero as in the paper's code.
 
     Args:
-        dimension: of a candidate.
-        population: candidates a generation.
+        dimension: number of parameters of a candidate.
+        population: P, candidates per generation.
         sigma: initial step size.
         seed: of the candidates.
-        mean: where to start instead of zero, (dimension,).
-        diagonal: learn a variance for each parameter instead of a covariance matrix (sep-CMA-ES,
-            Ros and Hansen 2008), which takes fewer generations.
+        mean: initial mean (dimension,) instead of zero.
+        diagonal: learn a diagonal covariance matrix instead of a full one (sep-CMA-ES, Ros and
+            Hansen 2008), which takes fewer generations.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Search:
 
     @property
     def mean(self) -> np.ndarray:
-        """The distribution's mean, (dimension,) float32."""
+        """The mean of the search distribution, (dimension,) float32."""
         return np.asarray(self._strategy.mean, np.float32)
 
     @property
@@ -64,11 +64,11 @@ class Search:
         return float(self._strategy.sigma)
 
     def set_sigma(self, sigma: float) -> None:
-        """Go on with this step size instead of the one that the search came to."""
+        """Replace the step size that CMA-ES has adapted by `sigma`."""
         self._strategy.sigma = sigma
 
     def ask(self) -> np.ndarray:
-        """This generation's candidates, (population, dimension) float32."""
+        """The candidates of this generation, (P, dimension) float32."""
         # One thread: the eigendecomposition's rounding may depend on how many share it.
         sequence = np.random.SeedSequence([self._seed, self.generation])
         self._generator = np.random.Generator(np.random.Philox(sequence))
@@ -77,7 +77,11 @@ class Search:
         return np.asarray(self._asked, np.float32)
 
     def tell(self, fitness: np.ndarray) -> None:
-        """Learn from the fitness (population,) of the candidates last asked for."""
+        """Update the search distribution; begins the next generation.
+
+        Args:
+            fitness: of the candidates of the last `ask`, (P,); higher is better.
+        """
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._strategy.tell(self._asked, list(-np.asarray(fitness, np.float64)))

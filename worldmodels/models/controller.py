@@ -19,12 +19,22 @@ SQUASHINGS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """How the paper's code maps an output to an action: steering, gas and brake of CarRacing."""
 CHOICE = "choice"
-"""In place of squashings, where an action is a choice: 1 for the largest output, 0 for the rest."""
+"""Instead of squashings for one-hot actions: 1 for the largest output, 0 for the others."""
 
 
 def squashing(names: Sequence[str]) -> Callable[[Tensor], Tensor]:
-    """What makes actions (..., actions) of outputs (..., actions); raises KeyError for a name that
-    is not known, ValueError for a choice among other actions."""
+    """The function from outputs of the last layer to actions.
+
+    Args:
+        names: one of `SQUASHINGS` for each action, or `CHOICE` for all of them.
+
+    Returns:
+        a function from outputs (..., A) to actions (..., A).
+
+    Raises:
+        KeyError: a name is not known.
+        ValueError: `CHOICE` is not there for all actions.
+    """
     if CHOICE in names:
         if set(names) != {CHOICE}:
             raise ValueError(f"{', '.join(names)}: a choice stands for all outputs")
@@ -60,11 +70,11 @@ class ControllerSpec:
 
 
 class Controllers:
-    """Controllers, one for each environment, each layer of them applied as one batched product.
+    """Controllers, one for each environment, each layer computed as one batched product.
 
     Args:
-        parameters: (num_envs, size) float32; layer by layer weights (input, output), then biases.
-        feature_size: of the world they act in.
+        parameters: (N, parameters) float32; layer by layer weights (input, output), then biases.
+        feature_size: F of the world.
         spec: their layers and squashings.
 
     Raises:
@@ -90,7 +100,7 @@ class Controllers:
             self.layers.append((weight, bias))
 
     def act(self, features: Tensor) -> Tensor:
-        """Actions (num_envs, actions) from features (num_envs, features)."""
+        """Actions (N, A) from features (N, F)."""
         for number, (weight, bias) in enumerate(self.layers):
             if number:
                 features = torch.tanh(features)
@@ -98,5 +108,5 @@ class Controllers:
         return self._squash(features)
 
     def keep(self, mask: Tensor) -> None:
-        """Drop the environments where `mask` (num_envs,) is False."""
+        """Drop the environments where `mask` (N,) bool is False."""
         self.layers = [(weight[mask], bias[mask]) for weight, bias in self.layers]

@@ -19,20 +19,20 @@ State = tuple[Tensor, ...]
 
 
 class LatentDistribution(Protocol):
-    """p(z_{t+1} | ...), for latents (..., latent)."""
+    """p(z_{t+1} | ...), for latents (..., Z)."""
 
     def sample(self, uniform: Tensor, normal: Tensor, temperature: float) -> Tensor:
-        """A draw (..., latent), a function of its arguments alone.
+        """A sample (..., Z), a function of its arguments alone.
 
         Args:
-            uniform: in [0, 1), (..., latent), for discrete choices.
-            normal: standard normal, (..., latent).
+            uniform: in [0, 1), (..., Z), for discrete choices.
+            normal: standard normal, (..., Z).
             temperature: 1 is the distribution itself; higher is less certain.
         """
         ...
 
     def mode(self) -> Tensor:
-        """The likeliest latent, or nearly: (..., latent)."""
+        """The most probable latent, or an approximation of it: (..., Z)."""
         ...
 
 
@@ -40,7 +40,13 @@ LatentT = TypeVar("LatentT", bound=LatentDistribution, covariant=True)
 
 
 class Prediction(NamedTuple, Generic[LatentT]):
-    """What a dynamics model says of the next step."""
+    """The prediction of one step.
+
+    Args:
+        latent: the distribution of z_{t+1}.
+        reward: r_t.
+        termination: the logit of the probability that the episode terminates.
+    """
 
     latent: LatentT
     reward: Tensor  # (...)
@@ -50,17 +56,17 @@ class Prediction(NamedTuple, Generic[LatentT]):
 class Sequences(NamedTuple):
     """A batch of windows of episodes; see ``worldmodels/data/sequences.py``."""
 
-    mean: Tensor  # (batch, steps + 1, latent)
-    logvar: Tensor  # (batch, steps + 1, latent)
-    actions: Tensor  # (batch, steps, action)
-    rewards: Tensor  # (batch, steps)
-    terminated: Tensor  # (batch, steps)
-    mask: Tensor  # (batch, steps) bool, True where the transition is real
-    starts: Tensor  # (batch,) bool, True where a new episode begins
+    mean: Tensor  # (B, T + 1, Z)
+    logvar: Tensor  # (B, T + 1, Z)
+    actions: Tensor  # (B, T, A)
+    rewards: Tensor  # (B, T)
+    terminated: Tensor  # (B, T)
+    mask: Tensor  # (B, T) bool, True where the transition is real
+    starts: Tensor  # (B,) bool, True where a new episode begins
 
 
 class DynamicsModel(Module, Protocol):
-    """What the pipeline asks of a dynamics model, a `torch.nn.Module`.
+    """The interface of a dynamics model, a `torch.nn.Module`.
 
     It is built as ``Class(latent_size=..., action_size=..., sampled=..., **options)``; its options
     are the fields of the dataclass `Options` (`worldmodels.registry`).
@@ -68,7 +74,7 @@ class DynamicsModel(Module, Protocol):
     Args:
         latent_size: dimensions of z.
         action_size: dimensions of an action.
-        sampled: it is trained on draws of z from the posterior, not on its means.
+        sampled: it is trained on samples of z from the posterior, not on its means.
     """
 
     latent_size: int
@@ -82,15 +88,15 @@ class DynamicsModel(Module, Protocol):
 
     @property
     def state_features(self) -> Mapping[str, int]:
-        """The parts of a state that a controller can see, with their sizes."""
+        """The parts of a state that can be features of a controller: name -> size."""
         ...
 
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> State:
-        """The state with which every episode begins, in `num_envs` rows."""
+        """The state at the start of every episode, in `num_envs` rows on `device`."""
         ...
 
     def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
-        """The state after z_t (rows, latent) and a_t (rows, action)."""
+        """The state after z_t (B, Z) and a_t (B, A), from the `state` before them."""
         ...
 
     def predict(self, state: State) -> Prediction[LatentDistribution]:
@@ -98,7 +104,7 @@ class DynamicsModel(Module, Protocol):
         ...
 
     def features(self, state: State, names: Sequence[str]) -> Tensor:
-        """Parts of a state, named as in `state_features`: (rows, the sum of their sizes)."""
+        """Parts of a state, named as in `state_features`: (B, the sum of their sizes)."""
         ...
 
     def loss(self, batch: Sequences, state: State) -> tuple[Tensor, dict[str, Tensor], State]:
@@ -106,7 +112,7 @@ class DynamicsModel(Module, Protocol):
 
         Args:
             batch: windows; rows with ``starts`` begin an episode, with the initial state.
-            state: after the previous window of each row.
+            state: after the previous window of each row, B rows.
 
         Returns:
             the loss, a scalar; what is logged beside it, detached scalars by name, among them
@@ -122,7 +128,7 @@ def select_rows(state: State, index: Tensor | slice) -> State:
 
 
 def reset_rows(model: DynamicsModel, state: State, mask: Tensor) -> State:
-    """A state whose rows are the initial ones where `mask` (rows,) is True."""
+    """A state whose rows are the initial ones where `mask` (B,) bool is True."""
     initial = model.initial_state(len(mask), mask.device)
     return tuple(
         torch.where(mask.view(-1, *[1] * (old.dim() - 1)), new, old)

@@ -11,20 +11,20 @@ from worldmodels.models.module import Module
 
 
 class Posterior(NamedTuple):
-    """q(z | frame), a diagonal Gaussian; both of shape (batch, latent)."""
+    """q(z | frame), a diagonal Gaussian: mean and natural logarithm of the variance, (B, Z)."""
 
     mean: Tensor
     logvar: Tensor
 
     def sample(self, noise: Tensor) -> Tensor:
-        """z = mean + std * noise, for standard normal `noise` (batch, latent)."""
+        """z = mean + std * noise (B, Z), for standard normal `noise` (B, Z)."""
         return self.mean + torch.exp(0.5 * self.logvar) * noise
 
 
 class Encoder(Module, Protocol):
-    """What the pipeline asks of an encoder, a `torch.nn.Module`.
+    """The interface of an encoder, a `torch.nn.Module`.
 
-    Everything else about it is its own: nothing outside its file knows its layers. It is built as
+    Nothing outside the file of an encoder depends on its layers. It is built as
     ``Class(latent_size=..., frame_size=..., **options)``; its options are the fields of the
     dataclass `Options` (`worldmodels.registry`). It raises ValueError for a frame size that
     it does not take.
@@ -38,15 +38,15 @@ class Encoder(Module, Protocol):
     frame_size: int
 
     def encode(self, images: Tensor) -> Posterior:
-        """The posterior of images (batch, 3, frame_size, frame_size), floats in [0, 1]."""
+        """The posterior of images (B, 3, frame_size, frame_size), floats in [0, 1]."""
         ...
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Images (batch, 3, frame_size, frame_size) in [0, 1] from latents (batch, latent)."""
+        """Images (B, 3, frame_size, frame_size) in [0, 1] from latents (B, Z)."""
         ...
 
     def loss(self, frames: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The training loss, a scalar, of uint8 frames (batch, frame_size, frame_size, 3).
+        """The training loss, a scalar, of frames (B, frame_size, frame_size, 3) uint8.
 
         Returns:
             the loss and what is logged beside it: detached scalars by name.
@@ -59,13 +59,13 @@ class Encoder(Module, Protocol):
 
 
 def to_input(frames: Tensor) -> Tensor:
-    """uint8 frames (batch, height, width, 3) to floats in [0, 1] (batch, 3, height, width).
+    """uint8 frames (B, height, width, 3) to floats in [0, 1] (B, 3, height, width).
 
-    The one place where frames stop being bytes; the result is in channels-last memory order.
+    No other function converts frames to floats. The result is in channels-last memory order.
     """
     return frames.permute(0, 3, 1, 2).float().div_(255.0)
 
 
 def to_frames(images: Tensor) -> Tensor:
-    """The inverse of `to_input`: (batch, 3, height, width) to uint8 (batch, height, width, 3)."""
+    """The inverse of `to_input`: (B, 3, height, width) to (B, height, width, 3) uint8."""
     return (images.float() * 255.0).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""What a controller sees: the latent, and parts of the dynamics model's state beside it."""
+"""The input of a controller: the latent, and parts of the dynamics model's state."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from worldmodels.models.dynamics import DynamicsModel, State
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """Which features a controller sees, in the environment and in the model alike.
+    """The features of a controller, the same in the environment and in the learned model.
 
     Args:
         state: names of the parts of the dynamics model's state that follow z; none is z alone.
-        sampled: z is drawn from its posterior (the paper's code), not its mean.
-        updated: the state beside z_t has seen z_t with a_{t-1}, at the price of a second step of
-            the model; otherwise it has seen z_{t-1} with a_{t-1} (the paper's code).
+        sampled: z is a sample of its posterior (the paper's code), not its mean.
+        updated: the state that goes with z_t is the one after z_t and a_{t-1}, which costs a second
+            step of the model; otherwise the one after z_{t-1} and a_{t-1} (the paper's code).
     """
 
     state: tuple[str, ...] = ("h",)
@@ -26,7 +26,12 @@ class FeatureSpec:
     updated: bool = False
 
     def size(self, latent_size: int, dynamics: DynamicsModel | None) -> int:
-        """How many features there are; without a dynamics model those of z."""
+        """F, the number of features.
+
+        Args:
+            latent_size: Z.
+            dynamics: the model whose state is part of them; None for features of z alone.
+        """
         if dynamics is None:
             return latent_size
         return latent_size + sum(dynamics.state_features[name] for name in self.state)
@@ -34,12 +39,12 @@ class FeatureSpec:
     def features(
         self, latents: Tensor, actions: Tensor, state: State, dynamics: DynamicsModel
     ) -> Tensor:
-        """What the controller sees: (rows, features).
+        """The features (N, F).
 
         Args:
-            latents: z_t, (rows, latent).
-            actions: a_{t-1}, (rows, action).
-            state: of `dynamics`, after z_{t-1} and a_{t-1}.
+            latents: z_t, (N, Z).
+            actions: a_{t-1}, (N, A); zeros at the first step.
+            state: of `dynamics`, after z_{t-1} and a_{t-1}, N rows.
             dynamics: the model that the state is of.
         """
         if not self.state:

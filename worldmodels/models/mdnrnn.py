@@ -14,39 +14,46 @@ from torch.nn import functional as F
 from worldmodels.models.dynamics import Prediction, Sequences, State
 
 MAX_LOG_STD = 7.0
-"""Bound on the magnitude of log-deviations: outside it exp() over- or underflows the density."""
+"""Bound on the magnitude of log standard deviations; beyond it the density over- or underflows."""
 
 
 class Mixture(NamedTuple):
     """Gaussian mixtures of a latent vector whose dimensions are independent within a component.
 
     Either each dimension has a mixture of its own (the paper's code), or all of them share one,
-    whose component is drawn once for the vector: ``groups`` is latent or 1.
+    whose component is drawn once for the vector. Shapes are in the letters of docs/shapes.md, and G
+    is the number of mixtures: Z, or 1 where it is shared.
+
+    Args:
+        logits: of the components, not normalised.
+        mean: of the components.
+        log_std: natural logarithm of their standard deviations.
     """
 
-    logits: Tensor  # (..., groups, mixtures)
-    mean: Tensor  # (..., latent, mixtures)
-    log_std: Tensor  # (..., latent, mixtures)
+    logits: Tensor  # (..., G, K)
+    mean: Tensor  # (..., Z, K)
+    log_std: Tensor  # (..., Z, K)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density (...) of `value` (..., latent), computed in log space throughout."""
+        """Log density (...) in nats of `value` (..., Z), computed in log space throughout."""
         standard = (value.unsqueeze(-1) - self.mean) * torch.exp(-self.log_std)
         component = -0.5 * standard.square() - self.log_std - 0.5 * math.log(2 * math.pi)
         parts = (*self.logits.shape[:-1], -1, self.logits.shape[-1])
-        groups = component.reshape(parts).sum(dim=-2)  # (..., groups, mixtures)
+        groups = component.reshape(parts).sum(dim=-2)  # (..., G, K)
         weighted = F.log_softmax(self.logits, dim=-1) + groups
         return torch.logsumexp(weighted, dim=-1).sum(dim=-1)
 
     def sample(self, uniform: Tensor, normal: Tensor, temperature: float) -> Tensor:
-        """A draw at `temperature`: logits / temperature, deviation * sqrt(temperature).
+        """A sample at `temperature`: logits / temperature, standard deviation * sqrt(temperature).
 
         Args:
-            uniform: in [0, 1), (..., latent), picks the component by the inverse of its
-                cumulative distribution; a shared one by the first of them.
-            normal: standard normal, (..., latent).
+            uniform: in [0, 1), (..., Z), chooses the component by the inverse of the cumulative
+                distribution; a shared mixture uses the first one.
+            normal: standard normal, (..., Z).
+            temperature: above 0; 1 is the distribution itself.
 
         Returns:
-            z (..., latent).
+            z (..., Z).
         """
         # Component by component: several times as fast as a softmax, a cumulative sum and gathers.
         logits = self.logits / temperature
@@ -55,15 +62,15 @@ class Mixture(NamedTuple):
         means, log_stds = self.mean.unbind(dim=-1), self.log_std.unbind(dim=-1)
         mean, log_std, bound = means[0], log_stds[0], weights[0]
         for number in range(1, len(weights)):
-            beyond = drawn >= bound  # (..., groups)
+            beyond = drawn >= bound  # (..., G)
             mean = torch.where(beyond, means[number], mean)
             log_std = torch.where(beyond, log_stds[number], log_std)
             bound = bound + weights[number]
         return mean + log_std.exp() * math.sqrt(temperature) * normal
 
     def mode(self) -> Tensor:
-        """The mean of the likeliest component, in each dimension: (..., latent)."""
-        likeliest = self.logits.argmax(dim=-1, keepdim=True)  # (..., groups, 1)
+        """The mean of the most probable component, in each dimension: (..., Z)."""
+        likeliest = self.logits.argmax(dim=-1, keepdim=True)  # (..., G, 1)
         return self.mean.gather(-1, likeliest.expand(*self.mean.shape[:-1], 1)).squeeze(-1)
 
 
@@ -73,13 +80,13 @@ def _tanh(x: Tensor) -> Tensor:
 
 
 def _begins(cell: Tensor) -> Tensor:
-    """(rows, 1) bool: an episode begins where the cell state is zero, and nowhere else."""
+    """(B, 1) bool: an episode begins where the cell state (B, H) is zero, and nowhere else."""
     return (cell == 0).all(dim=-1, keepdim=True)
 
 
 @dataclass
 class MDNRNNOptions:
-    """The options of an `MDNRNN`; see there."""
+    """The options of an `MDNRNN`; its arguments are described there."""
 
     hidden_size: int = 256
     mixtures: int = 5
@@ -99,7 +106,7 @@ _SIZES = (
 class MDNRNN(nn.Module):
     """LSTM with a mixture density head, a reward head and a termination head.
 
-    Its state is the LSTM's hidden and cell state, h and c, each (rows, hidden).
+    Its state is the LSTM's hidden and cell state, h and c, each (B, H) float32.
 
     Args:
         latent_size: dimensions of z.
@@ -123,6 +130,7 @@ class MDNRNN(nn.Module):
         action_size: int,
         hidden_size: int = 256,
         mixtures: int = 5,
+        *,
         shared_mixture: bool = False,
         sampled: bool = True,
         is_first: bool = False,
@@ -174,21 +182,26 @@ class MDNRNN(nn.Module):
         return {"h": self.hidden_size, "c": self.hidden_size}
 
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> State:
-        """The zero state that every episode starts from."""
+        """The state at the start of every episode: zeros, two tensors (num_envs, H) float32."""
         zeros = torch.zeros(num_envs, self.hidden_size, device=device)
         return zeros, zeros.clone()
 
     def features(self, state: State, names: Sequence[str]) -> Tensor:
-        """Hidden and cell state, in the order of `names`: (rows, hidden each)."""
+        """Hidden and cell state, in the order of `names`: (B, H * len(names)) float32."""
         parts = dict(zip("hc", state, strict=True))
         if len(names) == 1:
             return parts[names[0]]
         return torch.cat([parts[name] for name in names], dim=-1)
 
     def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
-        """The state after z_t (rows, latent) and a_t (rows, action).
+        """The state after z_t and a_t.
 
-        States are float32, whatever the products are computed in: the weights' own arithmetic.
+        Matrix products are computed in the type of the weights; states are float32.
+
+        Args:
+            latents: z_t, (B, Z).
+            actions: a_t, (B, A).
+            state: before this step.
         """
         # One cell step by hand: nn.LSTM on a sequence of one is slower at every batch size.
         h, c = state
@@ -200,16 +213,16 @@ class MDNRNN(nn.Module):
         gates = F.linear(torch.cat(inputs, dim=-1).to(dtype), weight_ih, bias_ih + bias_hh)
         # float32 from here on: a forget gate near 1 is a long memory, which bfloat16 would round.
         gates = torch.addmm(gates, h.to(dtype), weight_hh.t()).float()
-        enter, forget, cell, output = gates.chunk(4, dim=-1)  # (rows, hidden) each
+        enter, forget, cell, output = gates.chunk(4, dim=-1)  # (B, H) each
         c = torch.sigmoid(forget) * c + torch.sigmoid(enter) * _tanh(cell)
         return torch.sigmoid(output) * _tanh(c), c
 
     def predict(self, state: State) -> Prediction[Mixture]:
-        """The prediction from each row of a state, in float32."""
+        """The prediction of the step after `state`, for each of its B rows, in float32."""
         return self._predict(state[0])
 
     def _predict(self, h: Tensor) -> Prediction[Mixture]:
-        """The prediction from hidden states (..., hidden)."""
+        """The prediction from hidden states (..., H)."""
         output = self.head(h.to(self.head.weight.dtype)).float()
         mixture, reward, termination = output.split([output.shape[-1] - 2, 1, 1], dim=-1)
         mixture = mixture.unflatten(-1, (-1, self.mixtures))
@@ -222,18 +235,20 @@ class MDNRNN(nn.Module):
     def forward(
         self, latents: Tensor, actions: Tensor, state: State
     ) -> tuple[Prediction[Mixture], State]:
-        """Predictions along sequences.
+        """Predictions for every step of a batch of sequences, as one pass of the LSTM.
 
         Args:
-            latents: z_t, (batch, steps, latent).
-            actions: a_t, (batch, steps, action).
-            state: before the first step, (batch, hidden) each.
+            latents: z_t, (B, T, Z).
+            actions: a_t, (B, T, A).
+            state: h and c before the first step, (B, H) each; zeros where an episode begins.
 
         Returns:
-            the predictions (batch, steps, ...) and the state after the last step.
+            the predictions of z_{t+1}, r_t and the termination of step t: a mixture with logits
+            (B, T, G, K), means and log standard deviations (B, T, Z, K), rewards (B, T), logits of
+            termination (B, T); and h and c after the last step, (B, H) each.
         """
         h, c = state
-        inputs = torch.cat([latents, actions], dim=-1)  # (batch, steps, latent + action)
+        inputs = torch.cat([latents, actions], dim=-1)  # (B, T, Z + A)
         if self.is_first:
             is_first = torch.zeros_like(inputs[..., :1])
             is_first[:, 0] = _begins(c)
@@ -244,17 +259,17 @@ class MDNRNN(nn.Module):
     def loss(self, batch: Sequences, state: State) -> tuple[Tensor, dict[str, Tensor], State]:
         """Negative log-likelihood of the next latents, reward error and termination error.
 
-        Unless it is trained on means, z is drawn anew from its posterior each time, so that the
-        RNN never sees a fixed sample.
+        With `sampled`, z is sampled from its posterior again in every call, so that the model is
+        not trained on one fixed sample (the paper's code).
 
         Args:
-            batch: windows; rows that begin an episode start from the zero state.
-            state: after the previous window of each row, (batch, hidden) each.
+            batch: windows (B, T, ...); rows that begin an episode start from the zero state.
+            state: h and c after the previous window of each row, (B, H) each.
 
         Returns:
             the loss; logs ``nll`` (nats per latent dimension and transition),
-            ``termination_bce`` and, where rewards are learnt, ``reward_mse``; and the state to
-            carry, cut from the graph.
+            ``termination_bce`` and, where rewards are predicted, ``reward_mse``; and the state to
+            carry to the next window, cut from the graph.
         """
         latents = batch.mean
         if self.sampled:

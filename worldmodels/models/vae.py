@@ -24,14 +24,14 @@ class _PatchConv2d(nn.Conv2d):
     """
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (batch, channels, height, width) to (batch, outputs, rows, columns)."""
+        """Images (B, channels, height, width) to (B, outputs, rows, columns)."""
         if torch.is_grad_enabled() or images.device.type != "cpu" or images.dtype != torch.bfloat16:
             return super().forward(images)
         (height, width), (down, across) = self.kernel_size, self.stride
-        pixels = images.permute(0, 2, 3, 1)  # (batch, height, width, channels), a view
+        pixels = images.permute(0, 2, 3, 1)  # (B, height, width, channels), a view
         patches = pixels.unfold(1, height, down).unfold(2, width, across)
         batch, rows, columns = patches.shape[:3]
-        # (batch, rows, columns, channels, kernel height, kernel width), to the order of the weights
+        # (B, rows, columns, channels, kernel height, kernel width), to the order of the weights
         flat = patches.permute(0, 1, 2, 4, 5, 3).reshape(batch * rows * columns, -1)
         weight = self.weight.permute(0, 2, 3, 1).reshape(self.out_channels, -1)
         maps = F.linear(flat, weight, self.bias)
@@ -39,14 +39,14 @@ class _PatchConv2d(nn.Conv2d):
 
 
 class _LateBias(nn.ConvTranspose2d):
-    """A transposed convolution whose bias is added to what it made.
+    """A transposed convolution whose bias is added to its result in a second step.
 
-    oneDNN's own way with the bias, and with its gradient, costs on a CPU as much as the arithmetic:
-    V trained on 672 images a second with it, on 771 without, one run on two cores.
+    oneDNN's own addition of the bias, and its gradient, take as long on a CPU as the convolution:
+    the VAE trains on 672 images/s with it and 771 without (single measurement, two cores).
     """
 
     def forward(self, maps: Tensor, output_size: list[int] | None = None) -> Tensor:
-        """Maps (batch, channels, height, width) to (batch, outputs, rows, columns)."""
+        """Maps (B, channels, height, width) to (B, outputs, rows, columns)."""
         assert output_size is None
         assert self.bias is not None
         made = F.conv_transpose2d(maps, self.weight, None, self.stride)
@@ -55,7 +55,7 @@ class _LateBias(nn.ConvTranspose2d):
 
 @dataclass
 class ConvVAEOptions:
-    """The options of a `ConvVAE`; see there."""
+    """The options of a `ConvVAE`; its arguments are described there."""
 
     kl_tolerance: float = 0.5
 
@@ -92,15 +92,15 @@ class ConvVAE(nn.Module):
         self.kl_tolerance = kl_tolerance
         self.folded = folded
         self.encoder = nn.Sequential(
-            nn.Conv2d(3, 32, 4, stride=2),  # (batch, 32, 31, 31)
+            nn.Conv2d(3, 32, 4, stride=2),  # (B, 32, 31, 31)
             nn.ReLU(inplace=True),
-            nn.Conv2d(32, 64, 4, stride=2),  # (batch, 64, 14, 14)
+            nn.Conv2d(32, 64, 4, stride=2),  # (B, 64, 14, 14)
             nn.ReLU(inplace=True),
-            _PatchConv2d(64, 128, 4, stride=2),  # (batch, 128, 6, 6)
+            _PatchConv2d(64, 128, 4, stride=2),  # (B, 128, 6, 6)
             nn.ReLU(inplace=True),
-            _PatchConv2d(128, 256, 4, stride=2),  # (batch, 256, 2, 2)
+            _PatchConv2d(128, 256, 4, stride=2),  # (B, 256, 2, 2)
             nn.ReLU(inplace=True),
-            nn.Flatten(),  # (batch, 1024)
+            nn.Flatten(),  # (B, 1024)
         )
         self.posterior = nn.Linear(1024, 2 * latent_size)
         self.expand = nn.Identity() if folded else nn.Linear(latent_size, 1024)
@@ -110,12 +110,12 @@ class ConvVAE(nn.Module):
         self.first_bias = nn.Parameter(torch.zeros(128))
         self.decoder = nn.Sequential(
             nn.ReLU(inplace=True),
-            _LateBias(128, 64, 5, stride=2),  # (batch, 64, 13, 13)
+            _LateBias(128, 64, 5, stride=2),  # (B, 64, 13, 13)
             nn.ReLU(inplace=True),
-            _LateBias(64, 32, 6, stride=2),  # (batch, 32, 30, 30)
+            _LateBias(64, 32, 6, stride=2),  # (B, 32, 30, 30)
             nn.ReLU(inplace=True),
             # A late bias on three channels takes the time that it saves.
-            nn.ConvTranspose2d(32, 3, 6, stride=2),  # (batch, 3, 64, 64)
+            nn.ConvTranspose2d(32, 3, 6, stride=2),  # (B, 3, 64, 64)
             nn.Sigmoid(),
         )
         # Convolutions are fastest over channels-last memory, the order frames arrive in.
@@ -130,22 +130,22 @@ class ConvVAE(nn.Module):
         return {name: getattr(self, name) for name in names}
 
     def encode(self, images: Tensor) -> Posterior:
-        """The posterior of images (batch, 3, 64, 64) in [0, 1]."""
+        """The posterior of images (B, 3, 64, 64) in [0, 1]."""
         mean, logvar = self.posterior(self.encoder(images)).chunk(2, dim=-1)
         return Posterior(mean, logvar)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Images (batch, 3, 64, 64) in [0, 1] from latents (batch, latent)."""
+        """Images (B, 3, 64, 64) in [0, 1] from latents (B, Z)."""
         maps = self.first_map(self.expand(latents)).view(-1, 5, 5, 128) + self.first_bias
-        images: Tensor = self.decoder(maps.permute(0, 3, 1, 2))  # (batch, 128, 5, 5), channels last
+        images: Tensor = self.decoder(maps.permute(0, 3, 1, 2))  # (B, 128, 5, 5), channels last
         return images
 
     @torch.no_grad()
     def for_inference(self) -> ConvVAE:
         """The same network without most of the decoder's 3.6 M parameters.
 
-        Nothing stands between its first two products, which training needs apart: here they are
-        one.
+        No nonlinearity separates the first two matrix products of the decoder; training needs both,
+        and here they are multiplied into one.
         """
         if self.folded:
             return self
@@ -162,13 +162,13 @@ class ConvVAE(nn.Module):
         """Squared error summed over a frame, plus its KL above the free nats.
 
         Args:
-            frames: uint8 (batch, 64, 64, 3).
+            frames: uint8 (B, 64, 64, 3).
 
         Returns:
             the loss, a scalar in nats up to a constant, and logs: ``reconstruction``, ``kl``
             (before the tolerance) and ``active_dims``: how many latent dimensions carry
             more than 0.01 nats (Burda et al. 2016 count units by the variance of their mean; the
-            KL is the same signal and is at hand).
+            KL is already computed and shows the same).
         """
         images = to_input(frames)
         posterior = self.encode(images)
@@ -176,7 +176,7 @@ class ConvVAE(nn.Module):
         posterior = Posterior(mean, logvar)
         output = self.decode(posterior.sample(torch.randn_like(mean)))
         reconstruction = F.mse_loss(output.float(), images, reduction="sum") / len(images)
-        kl = kl_to_prior(posterior)  # (batch, latent)
+        kl = kl_to_prior(posterior)  # (B, Z)
         total = kl.sum(dim=-1)
         floor = self.kl_tolerance * self.latent_size
         loss = reconstruction + total.clamp(min=floor).mean()
@@ -189,6 +189,6 @@ class ConvVAE(nn.Module):
 
 
 def kl_to_prior(posterior: Posterior) -> Tensor:
-    """KL(q(z | frame) || N(0, 1)) in nats for each dimension: (batch, latent)."""
+    """KL(q(z | frame) || N(0, 1)) in nats for each dimension: (B, Z)."""
     mean, logvar = posterior
     return 0.5 * (mean.square() + logvar.exp() - 1.0 - logvar)

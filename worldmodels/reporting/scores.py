@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -54,12 +54,6 @@ class Score:
         record = asdict(self)
         del record["name"]
         return record
-
-    @classmethod
-    def from_record(cls, name: str, record: Mapping[str, Any]) -> Score:
-        """The score whose `record` this is."""
-        lists = {key: tuple(record[key]) for key in ("returns", "seeds", "interval")}
-        return cls(name=name, **{**record, **lists})
 
 
 @dataclass(frozen=True)

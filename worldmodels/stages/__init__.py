@@ -1,1 +1,1 @@
-"""One file for each stage of the paper's pipeline, read from top to bottom."""
+"""The stages, one file each; `context`, `runtime` and `inputs` are what they are given."""

@@ -20,11 +20,11 @@ from worldmodels.tracking import say
 
 def run(context: Context) -> None:
     """Run the stages up to the controller with the values of ``bootstrap.*``."""
-    bootstrap = context.bootstrap
+    bootstrap = context.inputs.bootstrap
     if bootstrap is None:
         raise ConfigError(
-            "stage=bootstrap: this configuration has no bootstrap run; choose preset=laptop, which"
-            " has one (base=<agent> replaces it)"
+            "stage=bootstrap: this configuration has no bootstrap run; choose preset=laptop, which has"
+            " one (base=<agent> replaces it)"
         )
     say(f"bootstrap: a shorter run first ({bootstrap.root})")
     shorter = Context(bootstrap_config(context.config), bootstrap)

@@ -1,4 +1,4 @@
-"""Stage ``all``: the chain from nothing to a report."""
+"""Stage ``all``: every stage from data collection to the report."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from worldmodels.stages.context import Context
 
 
 def run(context: Context) -> None:
-    """The bootstrap run if there is one, then each stage in turn; what is done is passed over."""
-    if context.bootstrap is not None:
+    """Run the bootstrap run if there is one, then each stage; finished stages are skipped."""
+    if context.inputs.bootstrap is not None:
         bootstrap.run(context)
     for stage in (rollouts, vae, rnn, controller, evaluate, report):
         stage.run(context)

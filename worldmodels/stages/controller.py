@@ -1,4 +1,4 @@
-"""Stage ``controller``: CMA-ES in the real environment or in the model (paper, A.3 and A.4)."""
+"""Stage ``controller``: CMA-ES in the environment or in the learned model (paper, A.3, A.4)."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from worldmodels.agent import (
-    Agent,
-    AgentConfig,
-    load_agent,
-    save_agent,
-)
-from worldmodels.artifacts import StageFolder, fingerprint_arrays
-from worldmodels.config import WorldKind
+from worldmodels.agent import Agent, AgentConfig, load_agent, save_agent
+from worldmodels.config import Features, HiddenChoice, LatentChoice, WorldKind
 from worldmodels.data.latents import LatentSet
 from worldmodels.errors import ConfigError
 from worldmodels.evolution.evolve import EvolveOptions, evolve
 from worldmodels.evolution.pca import PCASubspace
 from worldmodels.evolution.search import Search
+from worldmodels.integrity import fingerprint_arrays
 from worldmodels.model_files import load_dynamics, load_encoder, load_first_latents
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.features import FeatureSpec
-from worldmodels.stages.context import Context, Models, agent_of
+from worldmodels.stage_folder import StageFolder
+from worldmodels.stages.context import Context
+from worldmodels.stages.inputs import Models, agent_of
 from worldmodels.tracking import say
 from worldmodels.training.moments import feature_moments
 from worldmodels.worlds.specs import WorldSpec
 
+STATE_FEATURES = {Features.z: (), Features.zh: ("h",), Features.zch: ("c", "h")}
+"""The parts of the dynamics model's state that each choice of ``controller.features`` contains."""
 FEW_DREAMS, MANY_DREAMS = 64, 256
-"""Bounds of the dreams in one batch on a CPU: fewer leave its cores waiting for M's weights, more
-leave the cache."""
+"""Least and largest number of episodes in one batch in the learned model on a CPU: with fewer the
+memory bandwidth of the model's weights limits, with more the batch does not fit in the cache."""
 GPU_DREAMS = 8192
-"""A GPU wants them all at once."""
+"""On a GPU: large enough for all episodes of a generation in one batch."""
 
 
 def run(context: Context) -> None:
-    """Evolve until the last generation; the best by the selection seeds is the agent."""
+    """Evolve controllers; the best one on the selection seeds becomes the agent."""
     config = context.config.controller
     real = config.world is WorldKind.real
-    inputs = context.models().inputs | context.initial_fingerprint("controller")
-    world = context.env_content(context.env_spec()) if real else {}
-    # Step sizes that fall over the budget belong to that budget.
+    inputs = context.inputs.models().fingerprints
+    inputs |= context.inputs.previous_fingerprint("controller")
+    world = context.runtime.env_content(context.runtime.env_spec()) if real else {}
+    # With final_sigma the step sizes depend on the budget, which can then not be raised.
     falling = config.final_sigma is not None
     growable = () if falling else ("controller.generations", "controller.total_steps")
     with context.begin("controller", inputs, growable, controller=config, **world) as folder:
@@ -53,7 +53,8 @@ def run(context: Context) -> None:
 
 
 def _evolve(context: Context, folder: StageFolder) -> None:
-    config, models, joined = context.config.controller, context.models(), context.agent_config()
+    config, models = context.config.controller, context.inputs.models()
+    joined = _agent_config(context)
     encoder, dynamics = load_encoder(models.encoder), load_dynamics(models.dynamics)
     first = load_first_latents(models.dynamics)
     _check_features(dynamics, joined.features)
@@ -69,28 +70,14 @@ def _evolve(context: Context, folder: StageFolder) -> None:
         _previous_mean(context, subspace),
         config.diagonal,
     )
-    options = EvolveOptions(
-        generations=config.generations,
-        total_steps=config.total_steps,
-        sigma=config.sigma,
-        final_sigma=config.final_sigma,
-        episodes=config.episodes,
-        first_episodes=config.first_episodes,
-        max_steps=config.max_steps,
-        stall_steps=config.stall_steps,
-        eval_interval=config.eval_interval,
-        eval_episodes=config.eval_episodes,
-        num_envs=_num_envs(context),
-        seed=context.config.seed,
-        made_by=folder.record["made_by"],
-    )
-    workers = partial(context.pool, _recipe(context, models, joined.features))
+    options = _options(context, folder.record["made_by"])
+    workers = partial(context.runtime.pool, _recipe(context, models, joined.features))
     with context.tracker(folder) as tracker:
         result = evolve(search, subspace, joined.controller, workers, folder.path, options, tracker)
     encoder = encoder.for_inference()
-    # Kept in the numbers they were used in: half the size where those are bfloat16. In the
-    # real environment the dynamics model is float32.
-    if context.bfloat16:
+    # Saved in the type they were used in: bfloat16 halves the size. In the environment the
+    # dynamics model computes in float32.
+    if context.runtime.bfloat16:
         encoder = encoder.to(torch.bfloat16)
         if config.world is WorldKind.dream:
             dynamics = dynamics.to(torch.bfloat16)
@@ -112,8 +99,43 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     )
 
 
+def _agent_config(context: Context) -> AgentConfig:
+    """The features and the controller of the agent that the configuration describes."""
+    controller, squash = context.config.controller, context.config.env.squash
+    features = FeatureSpec(
+        state=STATE_FEATURES[controller.features],
+        sampled=controller.latent is LatentChoice.sampled,
+        updated=controller.hidden is HiddenChoice.after,
+    )
+    spec = ControllerSpec(
+        squash=context.runtime.controls.squash if squash is None else tuple(squash),
+        hidden_units=controller.hidden_units,
+        bias=controller.bias,
+    )
+    return AgentConfig(features, spec, context.config.env.id)
+
+
+def _options(context: Context, made_by: str) -> EvolveOptions:
+    config = context.config.controller
+    return EvolveOptions(
+        generations=config.generations,
+        total_steps=config.total_steps,
+        sigma=config.sigma,
+        final_sigma=config.final_sigma,
+        episodes=config.episodes,
+        first_episodes=config.first_episodes,
+        max_steps=config.max_steps,
+        stall_steps=config.stall_steps,
+        eval_interval=config.eval_interval,
+        eval_episodes=config.eval_episodes,
+        num_envs=_num_envs(context),
+        seed=context.config.seed,
+        made_by=made_by,
+    )
+
+
 def _check_features(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
-    """Raise `ConfigError` where the dynamics model's state lacks what the controller is to see."""
+    """Raise `ConfigError` where the dynamics model's state lacks a feature of the controller."""
     unknown = set(spec.state) - dynamics.state_features.keys()
     if unknown:
         known = ", ".join(dynamics.state_features) or "none"
@@ -124,7 +146,7 @@ def _check_features(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
 
 
 def _check_dreams(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
-    """Raise `ConfigError` where the controller would see other latents in the environment."""
+    """Raise `ConfigError` where latents are sampled in one world and means in the other."""
     if dynamics.sampled != spec.sampled:
         wanted = "sampled" if dynamics.sampled else "mean"
         raise ConfigError(
@@ -136,7 +158,7 @@ def _check_dreams(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
 def _subspace(
     context: Context, agent: Path, models: Models, dynamics: DynamicsModel, joined: AgentConfig
 ) -> PCASubspace:
-    """Where the search moves: kept with the agent, for a search that goes on must go on in them."""
+    """The subspace that is searched; saved with the agent, because a resumed search needs it."""
     path, pca_components = (
         agent / "pca_subspace.safetensors",
         context.config.controller.pca_components,
@@ -148,7 +170,7 @@ def _subspace(
         if models.latents is None:
             found = _kept(models.subspace, features, pca_components, spec)
         else:
-            with threadpool_limits(1):  # for the same rounding, however many cores there are
+            with threadpool_limits(1):  # rounding must not depend on the number of cores
                 moments = feature_moments(LatentSet(models.latents), dynamics, joined.features)
                 found = PCASubspace.of(*moments, pca_components, spec)
         found.save(path)
@@ -158,19 +180,19 @@ def _subspace(
 def _kept(
     path: Path | None, features: int, pca_components: int, spec: ControllerSpec
 ) -> PCASubspace:
-    """The leading principal components of those in which an agent's controller was evolved.
+    """The leading components of the subspace in which an agent's controller was found.
 
     Raises:
-        ConfigError: there are none, or fewer, or they are of other features.
+        ConfigError: there is none, or it has fewer components or another number of features.
     """
-    mend = "choose controller.pca_components=null, or train the models in this run"
+    mend = "choose controller.pca_components=null, or train encoder and dynamics model in this run"
     if path is None or not path.exists():
         raise ConfigError(f"controller.pca_components={pca_components}: {path} is missing; {mend}")
     kept = PCASubspace.load(path, spec)
     if len(kept.axes) != features:
         raise ConfigError(
-            f"controller.pca_components: {path} is for {len(kept.axes)} features, this"
-            f" controller has {features}; {mend}"
+            f"controller.pca_components: {path} is for {len(kept.axes)} features, this controller has"
+            f" {features}; {mend}"
         )
     if kept.axes.shape[1] < min(pca_components, features):
         raise ConfigError(
@@ -181,7 +203,7 @@ def _kept(
 
 
 def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None:
-    """Where the controller of the round before is, and the search goes on."""
+    """Coordinates of the controller of the round before, where the search starts; or None."""
     if not context.earlier:
         return None
     folder = agent_of(context.earlier[-1])
@@ -190,20 +212,20 @@ def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None
 
 
 def _num_envs(context: Context) -> tuple[int, int]:
-    """Fewest and most environments of an evaluation batch."""
+    """Least and largest number of environments in one job."""
     config = context.config.controller
     if config.world is WorldKind.real:
         return context.config.env.num_envs, context.config.env.num_envs
     if config.dream_num_envs is not None:
         return config.dream_num_envs, config.dream_num_envs
-    if context.device.type != "cpu":
+    if context.runtime.device.type != "cpu":
         return GPU_DREAMS, GPU_DREAMS
     return FEW_DREAMS, MANY_DREAMS
 
 
 def _recipe(context: Context, models: Models, features: FeatureSpec) -> WorldSpec:
-    """The world that C is evolved in."""
+    """The recipe of the world that controllers are evolved in."""
     config = context.config.controller
     if config.world is WorldKind.real:
-        return context.real(None, models.encoder, models.dynamics, features)
-    return context.dream(models.dynamics, features, config.temperature)
+        return context.runtime.real(None, models.encoder, models.dynamics, features)
+    return context.runtime.dream(models.dynamics, features, config.temperature)

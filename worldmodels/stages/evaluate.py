@@ -15,12 +15,11 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agent import Agent, load_agent
-from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.config import Engine, WorldKind
 from worldmodels.data.shards import write_shard
 from worldmodels.evolution.fitness import EvalBatch, eval_batches
 from worldmodels.files import JsonLines, write_json
-from worldmodels.integrity import require_made_by
+from worldmodels.integrity import fingerprint_arrays, require_made_by
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
     PAPER_SCORES,
@@ -30,6 +29,7 @@ from worldmodels.reporting.scores import (
     summarise,
 )
 from worldmodels.reporting.video import EpisodeVideo
+from worldmodels.stage_folder import StageFolder
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, console, say
 from worldmodels.workers import Heartbeat
@@ -39,8 +39,7 @@ from worldmodels.worlds.rollout import Outcome
 from worldmodels.worlds.specs import RealWorldSpec, WorldSpec
 
 FEW_ENVS = 4
-"""Episodes in an evaluation batch where Gymnasium's simulator, and not the models, takes most of
-the time."""
+"""Episodes of one job where Gymnasium's simulator, and not the models, takes most of the time."""
 RECORDED = 16
 """Episodes of the agent that are recorded, for the open-loop predictions of the report."""
 
@@ -48,10 +47,10 @@ RECORDED = 16
 def run(context: Context) -> None:
     """Score the agent and a random policy on the evaluation seeds; record the median episode."""
     config = context.config.evaluate
-    agent_folder, inputs = context.agent()
+    agent_folder, inputs = context.inputs.agent()
     agent = load_agent(agent_folder)
-    spec = context.env_spec(config.engine)
-    content = context.env_content(spec)
+    spec = context.runtime.env_spec(config.engine)
+    content = context.runtime.env_content(spec)
     dream = _dream_settings(context)
     with context.begin("evaluate", inputs, (), **content, evaluate=config) as folder:
         if not folder.complete:
@@ -59,8 +58,8 @@ def run(context: Context) -> None:
 
 
 def _dream_settings(context: Context) -> _DreamSettings | None:
-    """The dream in which the run's own controller was trained, if it was trained in one."""
-    if context.model is not None or not context.run.has("controller"):
+    """The settings of the learned model in which the run's own controller was trained, if any."""
+    if context.inputs.model is not None or not context.run.has("controller"):
         return None
     manifest = context.run.manifest("controller")
     if manifest["summary"]["world"] != WorldKind.dream.name:
@@ -77,10 +76,10 @@ def _evaluate(
     dream: _DreamSettings | None,
 ) -> None:
     config = context.config.evaluate
-    spec = context.env_spec(config.engine)
+    spec = context.runtime.env_spec(config.engine)
     num_envs = FEW_ENVS if spec.engine == Engine.gymnasium.name else context.config.env.num_envs
     episode_seeds = seeds.evaluation(config.first_seed, config.episodes)
-    world_spec = context.real(
+    world_spec = context.runtime.real(
         config.engine,
         agent_folder / "vae.safetensors",
         agent_folder / "rnn.safetensors",
@@ -100,10 +99,10 @@ def _evaluate(
     ]
     log = JsonLines(folder.path / "agent.jsonl")
     played = _play(context, "agent", log, made_by, world_spec, jobs)
-    random_policy = RandomDriver("uniform", context.controls)
+    random_policy = RandomDriver("uniform", context.runtime.controls)
     parts = [tuple(episode_seeds[i : i + num_envs]) for i in range(0, len(episode_seeds), num_envs)]
     blind = [DriveBlind(part, spec.max_steps, random_policy) for part in parts]
-    without_models = context.real(config.engine)
+    without_models = context.runtime.real(config.engine)
     log = JsonLines(folder.path / "random.jsonl")
     random = _play(context, "random policy", log, made_by, without_models, blind)
     scores = [
@@ -135,9 +134,9 @@ def _score_in_dream(
     dream: _DreamSettings,
     episode_seeds: Sequence[int],
 ) -> Score:
-    """The agent's score in the dream, one episode for each seed, all in one evaluation batch."""
+    """The agent's score in the learned model, one episode per seed, all in one batch."""
     rnn, config = agent_folder / "rnn.safetensors", agent.config
-    world_spec = context.dream(rnn, config.features, dream.temperature)
+    world_spec = context.runtime.dream(rnn, config.features, dream.temperature)
     num_envs = len(episode_seeds)
     work = eval_batches(
         agent.parameters[None], episode_seeds, num_envs, dream.max_steps, config.controller
@@ -155,8 +154,7 @@ class _DreamSettings:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A job for a worker: an evaluation batch whose first `RECORDED` episodes are written as a
-    shard."""
+    """A job for a worker that also writes its first `RECORDED` episodes as a shard."""
 
     batch: EvalBatch
     path: Path
@@ -190,12 +188,12 @@ def _play(
     world_spec: WorldSpec,
     work: Sequence[EvalBatch | _Recorded | DriveBlind],
 ) -> _Played:
-    """Play the evaluation batches `work` and join their outcomes in the order of the seeds.
+    """Run the jobs `work` and join their outcomes in the order of the seeds.
 
-    Finished evaluation batches are appended to `log`, and those already in it are not played again.
+    The outcome of each finished job is appended to `log`; jobs that are in it are not run again.
 
     Raises:
-        ArtifactError: the log is of another command than `made_by`.
+        ArtifactError: the log is damaged, or has another `made_by`.
     """
     records = {record["batch"]: record for record in log.read()}
     require_made_by(log.path, (record.get("made_by") for record in records.values()), made_by)
@@ -205,7 +203,7 @@ def _play(
     began = time.monotonic()
     with (
         Progress(f"evaluating: {policy}", episodes, "episodes", done) as progress,
-        context.pool(world_spec, jobs=len(missing)) as pool,
+        context.runtime.pool(world_spec, jobs=len(missing)) as pool,
     ):
         for at, outcome in pool.run([work[number] for number in missing]):
             now = time.monotonic()
@@ -228,7 +226,7 @@ def _play(
 def _record_video(
     path: Path, agent: Agent, world_spec: RealWorldSpec, work: list[EvalBatch], returns: np.ndarray
 ) -> None:
-    """Play the evaluation batch of the median episode again and write that episode as a video."""
+    """Run the job of the median episode again and write that episode as a video."""
     median = int(np.argsort(returns)[(len(returns) - 1) // 2])
     first = len(work[0].seeds)
     batch, index = work[median // first], median % first

@@ -13,7 +13,7 @@ from worldmodels.tracking import console, say
 def run(context: Context) -> None:
     """Print the table and write ``contact_sheet.png`` beside the data."""
     folder = context.run.locate("rollouts")
-    episodes = context.episodes()
+    episodes = context.inputs.episodes()
     table = Table(title=str(folder), show_header=False)
     for name, value in describe(episodes):
         table.add_row(name, value)

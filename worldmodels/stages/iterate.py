@@ -1,10 +1,11 @@
 """Stage ``iterate``: collect with what was learned, learn again (paper, section 5).
 
-Round one is the ordinary chain, or the bootstrap run of a configuration that has one, unless a
-trained agent takes its place; a run that was such a chain serves as it by ``base=``. Each later
-round collects with the controller of the round before, with noise on its parameters, and trains on
-the episodes of all rounds; V, M and C go on from the weights of the round before. ``rounds.json``
-says what the agents of the rounds are worth.
+Round one runs the stages as ``stage=all`` does, with the settings of the bootstrap run where the
+configuration has one and ``base=`` names no agent; ``base=<run>`` reuses the finished stages of an
+earlier run as round one. Each later round collects with the controller of the round before, with
+noise on its parameters, and trains on the episodes of all rounds; encoder, dynamics model and
+controller start from the weights of the round before. ``rounds.json`` has the scores of each
+round's agent.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import replace
 
 from worldmodels.artifacts import Run
 from worldmodels.config import ActionSource, changed
-from worldmodels.files import read_json, write_json
+from worldmodels.files import write_json
 from worldmodels.provenance import provenance
-from worldmodels.reporting.scores import AGENT_IN_DREAM, PAPER_SCORES, Score, score_table
+from worldmodels.reporting.records import read_scores
+from worldmodels.reporting.scores import AGENT_IN_DREAM, PAPER_SCORES, score_table
 from worldmodels.stages import controller, evaluate, report, rnn, rollouts, vae
 from worldmodels.stages.context import Context
 from worldmodels.tracking import console, say
@@ -45,14 +47,18 @@ def run(context: Context) -> None:
 
 
 def _compare(context: Context, rounds: tuple[Run, ...]) -> None:
-    """Write and print the scores of each round's agent, with those in the dream it trained in."""
+    """Write and print the scores of each round's agent, with those in the dream it trained in.
+
+    Raises:
+        ArtifactError: the scores of a round are missing or damaged.
+    """
     scores = []
     for run in rounds:
-        records = read_json(run.locate("evaluate") / "scores.json")
+        found = read_scores(run.locate("evaluate") / "scores.json")
         for policy in ("agent", AGENT_IN_DREAM):
-            if policy in records:
+            if policy in found:
                 name = policy.replace("agent", f"agent of {run.root.name}")
-                scores.append(Score.from_record(name, records[policy]))
+                scores.append(replace(found[policy], name=name))
     path = context.run.root / "rounds.json"
     write_json(path, {**provenance(), "scores": {score.name: score.record() for score in scores}})
     console.print(score_table(scores, PAPER_SCORES.get(context.config.env.id, [])))

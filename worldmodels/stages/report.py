@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from worldmodels.agent import load_agent
-from worldmodels.artifacts import Run, fingerprint_file
+from worldmodels.artifacts import Run
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ArtifactError
 from worldmodels.files import atomic_path
-from worldmodels.integrity import listed, verified
+from worldmodels.integrity import fingerprint_file, listed, verified
 from worldmodels.model_files import load_dynamics, load_encoder
 from worldmodels.reporting.open_loop import OpenLoopResult, open_loop
 from worldmodels.reporting.page import STAGES, render
@@ -27,7 +27,7 @@ def run(context: Context) -> None:
         ArtifactError: no stage is finished, or a file of a finished stage is damaged.
     """
     finished = {stage: context.run.locate(stage) for stage in STAGES if context.run.has(stage)}
-    if (bootstrap := context.bootstrap) is not None:
+    if (bootstrap := context.inputs.bootstrap) is not None:
         finished |= {f"bootstrap/{s}": bootstrap.locate(s) for s in STAGES if bootstrap.has(s)}
     if not finished:
         raise ArtifactError(
@@ -52,7 +52,7 @@ def run(context: Context) -> None:
 
 def _comparison(context: Context, finished: dict[str, Path]) -> EpisodeComparison:
     """The first validation episode beside its reconstructions and predictions."""
-    episodes = context.episodes()
+    episodes = context.inputs.episodes()
     _, validation = episodes.split(context.config.rnn.validation_fraction, context.config.seed)
     encoder = load_encoder(verified(finished["vae"], "vae.safetensors"))
     dynamics = load_dynamics(verified(finished["rnn"], "rnn.safetensors"))
@@ -64,7 +64,7 @@ def _open_loop(context: Context) -> OpenLoopResult | None:
     files = listed(context.run.locate("evaluate"), "episodes/shard-*.h5")
     if not files:
         return None
-    agent = load_agent(context.agent()[0])
+    agent = load_agent(context.inputs.agent()[0])
     return open_loop(agent.encoder, agent.dynamics, EpisodeSet.listed(files))
 
 
@@ -76,7 +76,7 @@ def _dream_trained(context: Context) -> dict[str, Path]:
     run = context.run
     if context.published is None and not run.has("rnn"):
         return {}
-    models = context.models()
+    models = context.inputs.models()
     folders = [run.root, *sorted(run.root.glob("*/"))]
     found = {}
     for folder in folders:
@@ -85,6 +85,6 @@ def _dream_trained(context: Context) -> dict[str, Path]:
             continue
         manifest = other.manifest("controller")
         scores = read_scores(folder / "evaluate" / "scores.json")
-        if models.inputs.items() <= manifest["inputs"].items() and AGENT_IN_DREAM in scores:
+        if models.fingerprints.items() <= manifest["inputs"].items() and AGENT_IN_DREAM in scores:
             found[folder.name] = folder
     return found

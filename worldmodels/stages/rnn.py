@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.errors import DataError
-from worldmodels.integrity import Listed, set_aside_damaged, sha256_of, verified
+from worldmodels.integrity import Listed, fingerprint_arrays, set_aside_damaged, sha256_of, verified
 from worldmodels.model_files import load_encoder, save_dynamics
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.registry import build_dynamics
+from worldmodels.stage_folder import StageFolder
 from worldmodels.stages.context import Context
 from worldmodels.tracking import say
 from worldmodels.training.copy_baseline import copy_baseline_nll
@@ -26,10 +26,10 @@ from worldmodels.training.fit import FitOptions, FitResult, fit
 
 
 def run(context: Context) -> None:
-    """Train a dynamics model, and what it is compared with."""
+    """Train the dynamics model, and the baselines it is compared with."""
     config = context.config.rnn
-    inputs = {"vae": context.run.fingerprint("vae")} | context.rollout_fingerprints()
-    inputs |= context.initial_fingerprint("rnn")
+    inputs = {"vae": context.run.fingerprint("vae")} | context.inputs.episode_fingerprints()
+    inputs |= context.inputs.previous_fingerprint("rnn")
     with context.begin("rnn", inputs, (), rnn=config) as folder:
         if not folder.complete:
             _learn(context, folder)
@@ -37,7 +37,7 @@ def run(context: Context) -> None:
 
 def _learn(context: Context, folder: StageFolder) -> None:
     config = context.config.rnn
-    episodes = context.episodes()
+    episodes = context.inputs.episodes()
     latents = _latents(context, folder, episodes)
     split = episodes.split(config.validation_fraction, context.config.seed)
     model, result = _train(context, folder, folder.path, latents, split, {})
@@ -60,7 +60,7 @@ def _learn(context: Context, folder: StageFolder) -> None:
 
 
 def _latents(context: Context, folder: StageFolder, episodes: EpisodeSet) -> LatentSet:
-    """The encoded episodes; those that a process before this one wrote, if they are whole."""
+    """The encoded episodes; the file of an earlier process is used if it is not damaged."""
     made_by, known = folder.record["made_by"], folder.record.get("files", {})
     path = folder.path / "latents.h5"
     file = Listed(path, known.get(path.name), made_by, "it is encoded again")
@@ -69,11 +69,9 @@ def _latents(context: Context, folder: StageFolder, episodes: EpisodeSet) -> Lat
             return LatentSet(file)
         except DataError as error:
             say(f"rnn: {error} ({set_aside_damaged(path)})")
-    encoder = load_encoder(verified(context.run.locate("vae"), "vae.safetensors")).to(
-        context.device
-    )
-    attrs = {"made_by": made_by}
-    encode_episodes(episodes, encoder, path, attrs, context.device, context.bfloat16)
+    encoder = load_encoder(verified(context.run.locate("vae"), "vae.safetensors"))
+    device, bfloat16 = context.runtime.device, context.runtime.bfloat16
+    encode_episodes(episodes, encoder, path, {"made_by": made_by}, device, bfloat16)
     folder.keep(sha256_of(folder.path, [path.name]))
     return LatentSet(file._replace(sha256=folder.record["files"][path.name]))
 
@@ -86,13 +84,13 @@ def _train(
     split: tuple[np.ndarray, np.ndarray],
     other: dict[str, int],
 ) -> tuple[DynamicsModel, FitResult]:
-    """Train one model with `other` options than those of the configuration, if any."""
+    """Train one model, with the options `other` instead of the configured ones; see `fit`."""
     config, trainer, seed = context.config.rnn, context.config.trainer, context.config.seed
-    fabric = context.fabric()
+    fabric = context.runtime.fabric()
     torch.manual_seed(seed)
     model = build_dynamics(config, latents.latent_size, latents.action_size, other)
     if not other:
-        context.warm_start("rnn", model)
+        context.inputs.warm_start("rnn", model)
     task = DynamicsTask(
         model, latents, split, config.batch_size, config.sequence_length, seed, fabric
     )

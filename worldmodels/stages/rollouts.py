@@ -1,4 +1,4 @@
-"""Stage ``rollouts``: drive, and record what is seen and done (paper, section 4.3, step 1)."""
+"""Stage ``rollouts``: collect episodes and record them (paper, section 4.3, step 1)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from pathlib import Path
 from worldmodels import seeds
 from worldmodels.agent import fingerprint as agent_fingerprint
 from worldmodels.agent import load_agent
-from worldmodels.artifacts import StageFolder
 from worldmodels.config import ActionSource
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Shard
 from worldmodels.errors import ArtifactError, ConfigError, DataError
 from worldmodels.integrity import Listed, set_aside_damaged
 from worldmodels.reporting.pictures import contact_sheet, save_picture
-from worldmodels.stages.context import Context, agent_of
+from worldmodels.stage_folder import StageFolder
+from worldmodels.stages.context import Context
+from worldmodels.stages.inputs import agent_of
 from worldmodels.tracking import Progress, say
 from worldmodels.worlds.collect import CollectShard, Driver, NoisyAgent, RandomDriver
 from worldmodels.worlds.specs import RealWorldSpec
@@ -28,18 +29,16 @@ def run(context: Context) -> None:
     """Collect the shards that are missing."""
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
-        config = replace(
-            config, noise=0.0, ez_greedy_epsilon=0.0
-        )  # of no concern to a random driver
+        config = replace(config, noise=0.0, ez_greedy_epsilon=0.0)  # of controllers only
     driver, world_spec, inputs = _driver(context)
     growable = ("rollouts.episodes",)
-    content = context.env_content(context.env_spec())
+    content = context.runtime.env_content(context.runtime.env_spec())
     with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:
         parts = _parts(context)
         _refuse_others(folder.path, parts)
         missing = _missing(folder, parts)
         if missing and folder.complete:
-            say(f"rollouts: {len(missing)} of {len(parts)} shards are gone: collecting them again")
+            say(f"rollouts: {len(missing)} of {len(parts)} shards missing: collecting them again")
         if not missing and folder.complete:
             return
         folder.hold()
@@ -54,12 +53,12 @@ def run(context: Context) -> None:
 
 
 def _parts(context: Context) -> dict[str, tuple[int, ...]]:
-    """The shards that there are to be: the seeds of each, by its name."""
+    """The shards that the configuration asks for: name -> seeds of its episodes."""
     config, num_envs = context.config.rollouts, context.config.env.num_envs
     drawn = seeds.draw(
         seeds.Purpose.ROLLOUTS,
         context.config.seed,
-        len(context.collectors),
+        len(context.inputs.collectors),
         count=config.episodes,
     )
     starts = range(0, len(drawn), num_envs)
@@ -72,8 +71,8 @@ def _refuse_others(folder: Path, parts: Mapping[str, object]) -> None:
     if others:
         named = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
         raise ArtifactError(
-            f"{folder}: it holds {named}, which this run has not made; move that away, or choose"
-            " another run=<name>"
+            f"{folder}: contains {named}, which this run did not make; move these files away, or"
+            " choose another run=<name>"
         )
 
 
@@ -105,7 +104,7 @@ def _missing(
         elif found != part:
             raise ArtifactError(
                 f"{path}: its episodes have other seeds than shard {name} of this run; move it away"
-                " and run the same command again, which collects it anew"
+                " and run the same command again, which collects it again"
             )
     return missing
 
@@ -117,8 +116,8 @@ def _collect(
     world_spec: RealWorldSpec,
     missing: Mapping[str, tuple[int, ...]],
 ) -> float:
-    """Collect the episodes of the `missing` shards; returns frames a second."""
-    config, spec = context.config.rollouts, context.env_spec()
+    """Collect the episodes of the `missing` shards; returns the rate in frames per second."""
+    config, spec = context.config.rollouts, context.runtime.env_spec()
     attrs: dict[str, str | int | float] = {
         "env": spec.id,
         "engine": spec.engine,
@@ -133,7 +132,7 @@ def _collect(
     frames, count = 0, sum(map(len, missing.values()))
     with (
         Progress(f"driving ({spec.engine})", count, "episodes") as progress,
-        context.pool(world_spec, jobs=len(jobs)) as pool,
+        context.runtime.pool(world_spec, jobs=len(jobs)) as pool,
     ):
         for _, outcome in pool.run(jobs):
             frames += int(outcome.lengths.sum()) + len(outcome.lengths)
@@ -143,11 +142,11 @@ def _collect(
 
 
 def _finish(context: Context, folder: StageFolder, names: list[str], rate: float) -> None:
-    """Account for the whole set."""
+    """Write the pictures, the summary and the manifest of the finished data set."""
     files = [Listed(folder.path / name, made_by=folder.record["made_by"]) for name in names]
     episodes = EpisodeSet.listed(files)
     save_picture(folder.path / "contact_sheet.png", contact_sheet(episodes))
-    returns, engine = episodes.returns(), context.env_spec().engine
+    returns, engine = episodes.returns(), context.runtime.env_spec().engine
     folder.finish(
         episodes.fingerprint,
         {"frames/s": rate} if rate else {},
@@ -166,36 +165,41 @@ def _finish(context: Context, folder: StageFolder, names: list[str], rate: float
 
 
 def _driver(context: Context) -> tuple[Driver, RealWorldSpec, dict[str, str]]:
-    """Who drives, in what world, and the fingerprints of what that was made from."""
-    config = context.config.rollouts
+    """The policy that collects, its world, and the fingerprints of the agent that it uses."""
+    config, runtime = context.config.rollouts, context.runtime
     if config.policy is not ActionSource.controller:
-        world = context.real(None)
-        return RandomDriver(config.policy.name, context.controls), world, {}
+        return RandomDriver(config.policy.name, runtime.controls), runtime.real(None), {}
     folder, inputs = _agent_folder(context)
     features = load_agent(folder).config.features
-    world = context.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", features)
+    world = runtime.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", features)
     return (
-        NoisyAgent(folder, config.noise, config.ez_greedy_epsilon, context.controls),
+        NoisyAgent(folder, config.noise, config.ez_greedy_epsilon, runtime.controls),
         world,
         inputs,
     )
 
 
 def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
-    """The trained agent that collects: of the run before, of ``model=``, or of ``base=``."""
-    if context.collectors:
-        if context.model is not None:
+    """The agent that collects, of the run before, ``model=`` or ``base=``, and its fingerprint.
+
+    Raises:
+        ConfigError: there is none, or ``model=`` conflicts with the run before.
+    """
+    earlier, model = context.inputs.collectors, context.inputs.model
+    if earlier:
+        if model is not None:
             raise ConfigError(
-                "rollouts: both a run before and model= would drive; give one of them"
+                "model: conflicts with the controller of the run before; remove model="
             )
-        last = context.collectors[-1]
+        last = earlier[-1]
         return agent_of(last), {"controller": last.fingerprint("controller")}
-    if context.model is not None:
-        folder = context.model
+    if model is not None:
+        folder = model
     elif context.published is not None:
         folder = context.published
     else:
         raise ConfigError(
-            "rollouts.policy=controller needs the folder of a trained agent: model= or base="
+            "rollouts.policy=controller: there is no agent to collect; give the folder of one by"
+            " model= or base="
         )
     return folder, {"model": agent_fingerprint(folder)}

@@ -1,13 +1,14 @@
-"""Stage ``vae``: train the encoder on the recorded frames (paper, section 4.3, step 2)."""
+"""Stage ``vae``: train the VAE encoder on the recorded frames (paper, section 4.3, step 2)."""
 
 from __future__ import annotations
 
 import torch
 
-from worldmodels.artifacts import StageFolder, fingerprint_arrays
+from worldmodels.integrity import fingerprint_arrays
 from worldmodels.model_files import load_encoder, save_encoder
 from worldmodels.registry import build_encoder
 from worldmodels.reporting.pictures import save_reconstructions
+from worldmodels.stage_folder import StageFolder
 from worldmodels.stages.context import Context
 from worldmodels.tracking import say
 from worldmodels.training.encoder import EncoderTask
@@ -17,7 +18,7 @@ from worldmodels.training.fit import FitOptions, fit
 def run(context: Context) -> None:
     """Train an encoder on the recorded frames."""
     config = context.config.vae
-    inputs = context.rollout_fingerprints() | context.initial_fingerprint("vae")
+    inputs = context.inputs.episode_fingerprints() | context.inputs.previous_fingerprint("vae")
     with context.begin("vae", inputs, (), vae=config) as folder:
         if not folder.complete:
             _train(context, folder)
@@ -25,15 +26,15 @@ def run(context: Context) -> None:
 
 def _train(context: Context, folder: StageFolder) -> None:
     config, trainer = context.config.vae, context.config.trainer
-    fabric = context.fabric()
-    episodes = context.episodes()
+    fabric = context.runtime.fabric()
+    episodes = context.inputs.episodes()
     split = episodes.split(config.validation_fraction, context.config.seed)
     torch.manual_seed(context.config.seed)
-    before = context.previous("vae")
+    before = context.inputs.previous("vae")
     model = build_encoder(
         config, context.config.env.size, None if before is None else load_encoder(before.path)
     )
-    context.warm_start("vae", model)
+    context.inputs.warm_start("vae", model)
     task = EncoderTask(model, episodes, split, config.batch_size, context.config.seed, fabric)
     options = FitOptions(
         epochs=config.epochs,
@@ -48,7 +49,7 @@ def _train(context: Context, folder: StageFolder) -> None:
     with context.tracker(folder) as tracker:
         result = fit(task, folder.path, options, fabric, tracker)
     save_encoder(folder.path / "vae.safetensors", model)
-    save_reconstructions(folder.path, model, episodes, split[1], context.device)
+    save_reconstructions(folder.path, model, episodes, split[1], context.runtime.device)
     folder.finish(
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
         result.rates,

@@ -1,1 +1,1 @@
-"""The fit loop: steps, validation, checkpoints, resumption."""
+"""Training of encoder and dynamics model: data, fit loop, validation, checkpoints, resumption."""

@@ -1,4 +1,4 @@
-"""The baseline that any model of time must beat: tomorrow is today, give or take."""
+"""A baseline for the dynamics model: the next latent is the current one plus Gaussian noise."""
 
 from __future__ import annotations
 
@@ -12,9 +12,18 @@ def copy_baseline_nll(
 ) -> float:
     """Validation NLL of z_{t+1} ~ N(z_t, v_d), in nats per dimension and transition.
 
-    The variances v_d (latent,) are those that maximise the likelihood of the training episodes.
-    Where z is sampled, the squared difference is taken in expectation over both posteriors:
-    E (z_{t+1} - z_t)^2 = (difference of means)^2 + both variances. No sampling, hence no noise.
+    The variances v_d (Z,) maximise the likelihood of the training episodes. Where z is sampled, the
+    squared difference is its expectation over both posteriors, computed without sampling:
+    E (z_{t+1} - z_t)^2 = (difference of means)^2 + both variances.
+
+    Args:
+        latents: encoded episodes.
+        train: indices of the training episodes.
+        validation: indices of the validation episodes.
+        sampled: z is a sample of its posterior, not the mean.
+
+    Raises:
+        DataError: the file of latents is damaged.
     """
     variance = _mean_square_difference(latents, train, sampled)
     square = _mean_square_difference(latents, validation, sampled)
@@ -22,7 +31,7 @@ def copy_baseline_nll(
 
 
 def _mean_square_difference(latents: LatentSet, indices: np.ndarray, sampled: bool) -> np.ndarray:
-    """The expected squared step of each dimension over the transitions of episodes: (latent,)."""
+    """The expected squared step of each dimension over the transitions of episodes: (Z,)."""
     total, count = np.zeros(latents.latent_size), 0
     for index in indices:
         episode = latents.episode(int(index))

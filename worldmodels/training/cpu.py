@@ -1,4 +1,4 @@
-"""Settings of the process that training on a CPU wants.
+"""Settings of the process that make training on a CPU faster.
 
 Measured on two cores, VAE training, one run: 739 images/s without either, 1,004 with denormals
 flushed (and the fused Adam of ``fit.py``), 1,207 with freed memory kept as well.
@@ -20,11 +20,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 def tune() -> None:
     """Flush denormals to zero, keep freed memory, and start no more threads than there are cores.
 
-    Adam's second moments of quiet weights decay into denormal numbers, whose square roots take a
-    hundred times as long. And glibc gives large tensors back to the kernel when they are freed,
-    only to fault them in page by page at the next step. PyTorch's own number of threads knows of
-    affinities, but not of a container's quota; and numba, which shares OpenMP with it, raises it
-    above OMP_NUM_THREADS. Rounding depends on it, so it must not depend on what ran before.
+    Adam's second moments of weights with small gradients decay into denormal numbers, whose square
+    roots take a hundred times as long. glibc returns freed large tensors to the kernel, and the
+    next step faults them in page by page. PyTorch's own number of threads respects affinities, but
+    not a container's quota; and numba, which shares OpenMP with it, raises it above
+    OMP_NUM_THREADS. Rounding depends on the number of threads, so it must not depend on what the
+    process did before.
     """
     chosen = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     threads = int(chosen) if chosen.isdecimal() else min(torch.get_num_threads(), available_cores())

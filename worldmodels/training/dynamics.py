@@ -1,4 +1,4 @@
-"""Training data of a dynamics model: windows of encoded episodes, its state carried across them."""
+"""Training of a dynamics model: windows of encoded episodes, with the state carried across them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from worldmodels.models.dynamics import DynamicsModel, Sequences, State
 
 
 class DynamicsTask:
-    """Sequences for a `DynamicsModel`; an item of the throughput is a transition.
+    """The `Task` of training a `DynamicsModel`; throughput is counted in transitions.
 
     Args:
         module: the dynamics model.
         latents: encoded episodes.
         split: episode indices for training and validation.
-        batch_size: episodes side by side.
-        length: steps of a window; 0 is whole episodes.
+        batch_size: rows of a batch, B.
+        length: steps of a window, T; 0 is whole episodes.
         seed: of the order of the episodes.
+        fabric: device and precision.
     """
 
     unit = "transitions"
@@ -49,25 +50,33 @@ class DynamicsTask:
         )
 
     def steps(self, epoch: int) -> int:
-        """How many batches `epoch` has."""
+        """The number of batches in epoch `epoch`."""
         return self._train.steps(epoch)
 
     def batches(self, epoch: int, start: int) -> Iterator[SequenceBatch]:
-        """Training windows."""
+        """Training windows of epoch `epoch` from batch `start` on."""
         return prefetch(self._train.epoch(epoch, start))
 
     def validation(self) -> Iterator[SequenceBatch]:
-        """Validation windows."""
+        """Validation windows, the same at each call."""
         return prefetch(self._validation.epoch(0))
 
     def count(self, batch: SequenceBatch) -> int:
-        """Real transitions."""
+        """The number of transitions in `batch`, without padding."""
         return int(batch.mask.sum())
 
     def loss(
         self, batch: SequenceBatch, carry: Sequence[Tensor] | None
     ) -> tuple[Tensor, dict[str, Tensor], State]:
-        """The loss of a window, continuing each row from `carry`, its state before."""
+        """The loss of a window.
+
+        Args:
+            batch: B rows of T steps, in host memory.
+            carry: the state of each row after the previous window, or None at the start of a pass.
+
+        Returns:
+            the loss, a scalar; detached scalars to log, by name; and the state after the window.
+        """
         model = cast(DynamicsModel, self.module)
         tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in batch)
         sequences = Sequences(*(self._fabric.to_device(tensor) for tensor in tensors))

@@ -1,4 +1,4 @@
-"""Frames to latents, once for each episode."""
+"""Encoding: every frame of the recorded episodes to the posterior of its latent, once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,22 @@ def encode_episodes(
     device: torch.device,
     bfloat16: bool,
 ) -> None:
-    """Write the posterior of every frame to `path`, one episode in memory at a time."""
+    """Encode episodes and write the posteriors to `path`, one episode in memory at a time.
+
+    Args:
+        episodes: T + 1 frames each.
+        encoder: it is moved to `device` and set to evaluation mode.
+        path: of the HDF5 file; mean and logvar are (T + 1, Z) float32 for each episode, see
+            `worldmodels.data.latents`. It is written atomically.
+        attrs: attributes of the file.
+        device: to encode on.
+        bfloat16: encode under autocast in bfloat16; results are stored as float32.
+
+    Raises:
+        DataError: a shard is damaged.
+        ArtifactError: the disk is full or not writable.
+        Stopped: the process was asked to stop; nothing is written.
+    """
     encoder.to(device).eval()
     with Progress("encoding", episodes.num_episodes, "episodes") as progress:
 

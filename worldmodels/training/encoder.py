@@ -1,4 +1,4 @@
-"""Training data of an encoder: shuffled frames, streamed from the shards."""
+"""Training of an encoder: shuffled frames, streamed from the shards."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from worldmodels.models.encoder import Encoder
 
 
 class EncoderTask:
-    """Frames for an `Encoder`; an item of the throughput is an image.
+    """The `Task` of training an `Encoder`; throughput is counted in images.
 
     Args:
         module: the encoder.
         episodes: where the frames come from.
         split: episode indices for training and validation.
-        batch_size: frames.
+        batch_size: frames of a batch, B.
         seed: of the order of the frames.
+        fabric: device and precision.
     """
 
     unit = "images"
@@ -45,23 +46,31 @@ class EncoderTask:
         self._validation = FrameBatches(episodes, validation, batch_size, seed, shuffle=False)
 
     def steps(self, epoch: int) -> int:
-        """How many batches an epoch has."""
+        """The number of batches in an epoch, the same in every epoch."""
         return len(self._train)
 
     def batches(self, epoch: int, start: int) -> Iterator[np.ndarray]:
-        """Training batches (batch, 64, 64, 3) uint8."""
+        """Training batches (B, 64, 64, 3) uint8 of epoch `epoch` from batch `start` on."""
         return prefetch(self._train.epoch(epoch, start))
 
     def validation(self) -> Iterator[np.ndarray]:
-        """Validation batches (batch, 64, 64, 3) uint8."""
+        """Validation batches (B, 64, 64, 3) uint8, the same at each call."""
         return prefetch(self._validation.epoch(0))
 
     def count(self, batch: np.ndarray) -> int:
-        """Images."""
+        """The number of images in `batch`."""
         return len(batch)
 
     def loss(self, batch: np.ndarray, carry: None) -> tuple[Tensor, dict[str, Tensor], None]:
-        """The encoder's loss on frames (batch, 64, 64, 3) uint8."""
+        """The encoder's loss on a batch of frames.
+
+        Args:
+            batch: (B, 64, 64, 3) uint8, in host memory.
+            carry: None; batches are independent.
+
+        Returns:
+            the loss, a scalar; detached scalars to log, by name; and None.
+        """
         frames = self._fabric.to_device(torch.from_numpy(batch))
         with self._fabric.autocast():
             loss, logs = cast(Encoder, self.module).loss(frames)

@@ -1,8 +1,8 @@
-"""One loop that trains V and M: epochs of batches, validation after each, checkpoints in between.
+"""The loop that trains encoder and dynamics model: epochs, validation, checkpoints, resumption.
 
-A run that is stopped at any moment ends in the same weights as one that is not: the order of the
-batches is a function of (seed, epoch), the random numbers of a step are a function of (seed, step),
-and the checkpoint holds the rest.
+Training that is stopped at any moment and resumed gives the same weights as without the stop: the
+order of the batches is a function of (seed, epoch), the random numbers of a step are a function of
+(seed, step), and the checkpoint holds the rest.
 """
 
 from __future__ import annotations
@@ -19,23 +19,33 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from worldmodels import interrupts, weights
-from worldmodels.errors import TrainingError
+from worldmodels.errors import ArtifactError, TrainingError
 from worldmodels.integrity import require_made_by, require_regular
 from worldmodels.tracking import Progress, Tracker
 
 
 class Task(Protocol):
-    """What is trained and on what; V and M each have one."""
+    """A module and its data: `EncoderTask` and `DynamicsTask`.
+
+    Args:
+        module: what is trained; `fit` replaces it by the module that Fabric wraps.
+        unit: what `count` counts, in the plural, for the throughput.
+    """
 
     module: nn.Module
-    unit: str  # what `count` counts, for the throughput
+    unit: str
 
     def batches(self, epoch: int, start: int) -> Iterator[Any]:
-        """The batches of `epoch` from number `start` on, in host memory."""
+        """The training batches of one epoch, in host memory.
+
+        Args:
+            epoch: number of the epoch, from 0; it determines the order.
+            start: number of the first batch that is wanted, from 0; above 0 after a resumption.
+        """
         ...
 
     def steps(self, epoch: int) -> int:
-        """How many batches `epoch` has."""
+        """The number of training batches in epoch `epoch`."""
         ...
 
     def validation(self) -> Iterator[Any]:
@@ -43,25 +53,36 @@ class Task(Protocol):
         ...
 
     def loss(self, batch: Any, carry: Any) -> tuple[Tensor, dict[str, Tensor], Any]:
-        """Loss, logs, and what the next batch of the same pass needs to know of this one."""
+        """The loss of one batch.
+
+        Args:
+            batch: what `batches` or `validation` yields.
+            carry: the third result for the previous batch of the same pass; None for the first.
+
+        Returns:
+            the loss, a scalar with gradients; detached scalars to log, by name; and the state to
+            carry to the next batch of the same pass, such as an RNN's, cut from the graph.
+        """
         ...
 
     def count(self, batch: Any) -> int:
-        """The size of a batch in units."""
+        """The size of a batch in `unit`; it weights the batch in the validation loss."""
         ...
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How to train.
+    """Options of `fit`.
 
     Args:
-        epochs: passes over the training data.
+        epochs: passes over the training data; 0 validates the untrained module.
         learning_rate: of Adam at the first step.
-        final_learning_rate: at the last, reached by exponential decay.
-        gradient_clip: bound on each gradient element, or None.
-        seed: of everything random.
-        made_by: hash of configuration and inputs, which a checkpoint has to have been made with.
+        final_learning_rate: at the last step, reached by exponential decay.
+        gradient_clip: bound on the absolute value of each gradient element; None for no clipping.
+        seed: of all random numbers.
+        checkpoint_seconds: least time between two checkpoints within an epoch, in seconds.
+        log_every: steps between two rows of training metrics.
+        made_by: hash of configuration and inputs; a checkpoint with another one is refused.
     """
 
     epochs: int
@@ -76,7 +97,13 @@ class FitOptions:
 
 @dataclass
 class FitResult:
-    """The best validation loss and its logs, and the training throughput in `unit` a second."""
+    """The results of `fit`.
+
+    Args:
+        validation: loss and logs of the epoch with the lowest validation loss, by name.
+        throughput: of training, in `unit` per second; 0 where nothing was trained.
+        unit: see `Task`.
+    """
 
     validation: dict[str, float]
     throughput: float
@@ -84,12 +111,12 @@ class FitResult:
 
     @property
     def rates(self) -> dict[str, float]:
-        """The throughput by its unit; nothing where nothing was trained."""
+        """The throughput as ``{"<unit>/s": value}``; empty where nothing was trained."""
         return {f"{self.unit}/s": self.throughput} if self.throughput else {}
 
     @property
     def pace(self) -> str:
-        """The throughput in words."""
+        """The throughput as text."""
         return f"{self.throughput:,.0f} {self.unit}/s" if self.throughput else "no training"
 
 
@@ -98,10 +125,18 @@ def fit(
 ) -> FitResult:
     """Train `task.module`, resuming from `folder` if it holds a checkpoint.
 
-    On return the module has the weights of the epoch with the lowest validation loss.
+    On return the module has the weights of the epoch with the lowest validation loss, which are
+    also in ``best.safetensors``.
+
+    Args:
+        task: module and data.
+        folder: of the checkpoints.
+        options: how to train.
+        fabric: device and precision.
+        tracker: for training and validation metrics; rows after the checkpoint are removed.
 
     Raises:
-        ArtifactError: a checkpoint in `folder` is damaged, or was made by something else.
+        ArtifactError: a checkpoint in `folder` is damaged, or has another `made_by`.
         TrainingError: the loss is not finite.
         Stopped: the process was asked to stop; the checkpoint is saved.
     """
@@ -163,7 +198,7 @@ class _Loop:
                 saved = counted = time.monotonic()
 
     def _pace(self, loss: float) -> str:
-        """How it goes, for whoever watches."""
+        """Epoch, loss and throughput for the progress display."""
         rate = self.trained / max(self.seconds, 1e-9)
         epoch = f"epoch {self.epoch + 1} of {self.options.epochs}"
         return f"{epoch}, loss {loss:.4g}, {rate:,.0f} {self.task.unit}/s"
@@ -178,7 +213,7 @@ class _Loop:
         value = loss.item()
         if not math.isfinite(value):
             raise TrainingError(
-                f"{self.folder}: the loss is {value} at step {self.step} (epoch {self.epoch}):"
+                f"{self.folder}: the loss is {value} at step {self.step} (epoch {self.epoch});"
                 " lower the learning rate and use overwrite=true"
             )
         self.optimizer.zero_grad(set_to_none=True)
@@ -200,12 +235,14 @@ class _Loop:
     def _validate(self) -> None:
         values = evaluate(self.task, self.options.seed)
         if not math.isfinite(values["loss"]):
-            raise TrainingError(f"the validation loss is {values['loss']} in epoch {self.epoch}")
+            raise TrainingError(
+                f"{self.folder}: the validation loss is {values['loss']} in epoch {self.epoch};"
+                " lower the learning rate and use overwrite=true"
+            )
         self.tracker.log(self.step, {f"validation/{name}": v for name, v in values.items()})
         if not self.best or values["loss"] < self.best["loss"]:
             self.best = values
-            state = {"module": self.task.module.state_dict(), "made_by": self.options.made_by}
-            weights.save(self.folder / "best.safetensors", state)
+            self._write("best.safetensors", {"module": self.task.module.state_dict()})
 
     def _save(self) -> None:
         self.tracker.flush()
@@ -219,15 +256,24 @@ class _Loop:
             "best": self.best,
             "trained": self.trained,
             "seconds": self.seconds,
-            "made_by": self.options.made_by,
         }
-        weights.save(self.folder / "checkpoint.safetensors", state)
+        self._write("checkpoint.safetensors", state)
+
+    def _write(self, name: str, state: dict[str, Any]) -> None:
+        state = state | {"made_by": self.options.made_by}
+        weights.save(self.folder / name, state | {"sha256": weights.digest(state)})
 
     def _load(self, name: str) -> dict[str, Any]:
-        """A checkpoint of this fit."""
+        """A checkpoint of this fit, verified."""
         path = self.folder / name
         require_regular(path)
         state = weights.load(path)
+        found = state.pop("sha256", None)  # older versions wrote none
+        if found is not None and found != weights.digest(state):
+            raise ArtifactError(
+                f"{path} is damaged (its content is not that of its SHA-256); make its stage again"
+                " with overwrite=true"
+            )
         require_made_by(path, [state.get("made_by")], self.options.made_by)
         return state
 
@@ -248,9 +294,15 @@ class _Loop:
 
 @torch.no_grad()
 def evaluate(task: Task, seed: int) -> dict[str, float]:
-    """Mean validation loss and logs, weighted by batch size, with random numbers of their own.
+    """Mean validation loss and logs, weighted by batch size.
 
-    The same `seed` gives the same numbers for every epoch and model, so that losses compare.
+    Args:
+        task: its module is set to evaluation mode.
+        seed: of the random numbers, the same for every epoch and model, so that losses are
+            comparable.
+
+    Returns:
+        ``loss`` and the logs of the task, by name.
     """
     task.module.eval()
     torch.manual_seed(_mix(seed, -1))

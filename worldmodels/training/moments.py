@@ -1,4 +1,4 @@
-"""What a controller would have seen in recorded episodes: first and second moments."""
+"""First and second moments of a controller's features in recorded episodes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ EPISODES = 64
 def feature_moments(
     latents: LatentSet, dynamics: DynamicsModel, spec: FeatureSpec
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (features,) and second moments (features, features) of what a controller sees.
+    """Mean and second moments of the features in up to `EPISODES` recorded episodes.
 
-    Of means of latents: what their posteriors add is noise that no controller can use.
+    Latents are the means of their posteriors: sampling adds noise without information.
 
     Args:
         latents: encoded episodes.
-        dynamics: the model whose state is beside z.
-        spec: which of it the controller sees. Its `updated` is not followed: the state is the one
-            before z.
+        dynamics: the model whose state is part of the features; on the CPU, in float32.
+        spec: which features. Its `updated` is ignored: the state is the one before z_t.
+
+    Returns:
+        mean (F,) and second moments about zero (F, F), both float64.
+
+    Raises:
+        DataError: the file of latents is damaged.
     """
     numbers = np.unique(np.linspace(0, len(latents.lengths) - 1, EPISODES).round().astype(int))
     # The longest first, so that those still running are the first rows.

@@ -1,1 +1,1 @@
-"""Worlds: what a controller acts in, real or dreamt, many environments in lockstep."""
+"""Worlds: the environment and the learned model behind one interface, in vectorised form."""

@@ -1,4 +1,7 @@
-"""Recorded episodes: the rollout loop with a recorder that writes shards."""
+"""Data collection: policies that collect, and a recorder whose episodes become shards.
+
+Shapes are in the letters of docs/shapes.md: N environments, A action, F features.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,28 @@ from worldmodels.worlds.world import Step, World
 
 PARAMETER_STREAM, SLIP_STREAM = 4, 5
 LONGEST_SLIP = 30
-"""Steps; at CarRacing's 50 a second long enough to leave the road."""
+"""Longest burst of random actions, in steps: 0.6 s of CarRacing, long enough to leave the road."""
 
 
 @dataclass(frozen=True)
 class RandomDriver:
-    """Actions from a random process of `worldmodels.envs.actions`."""
+    """A policy of random actions.
+
+    Args:
+        process: name of a random process of `worldmodels.envs.actions`.
+        controls: the action space.
+    """
 
     process: str
     controls: ActionSpec
 
     def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
-        """A policy for one environment a seed."""
+        """The policy for one environment per seed.
+
+        Args:
+            world: not used; actions are random.
+            seeds: of the N episodes; the actions depend on nothing else.
+        """
         low, high = np.array(self.controls.low), np.array(self.controls.high)
         actions = make_action_policy(self.process, low, high)
         actions.reset(seeds)
@@ -43,24 +56,23 @@ class RandomDriver:
 
 @dataclass(frozen=True)
 class NoisyAgent:
-    """A trained controller, in each episode another: with normal noise on its parameters.
+    """A trained controller with exploration: noise on its parameters and bursts of random actions.
 
-    Noise on actions would brake: they are bounded below by 0, so that a car which does not brake
-    brakes half of the time (measured: an agent of 797 points drove 2 with a deviation of 0.3).
-    Noise on parameters drives differently all through an episode, and each time as a driver would
-    (Plappert et al. 2018).
+    The parameters are perturbed once per episode by normal noise (Plappert et al. 2018). Noise on
+    actions would bias them: the brake is bounded below by 0, so that half of all noise brakes
+    (measured: an agent with a score of 797 reaches 2 with a standard deviation of 0.3).
 
-    And its hand may slip, for random actions that last (Dabney et al. 2021). An M that has only
-    seen a driver correct himself takes the steering for what bends the road (de Haan et al. 2019),
-    and who learns in its dreams finds that out. Measured, after three rounds in dreams, one seed
-    each: 350 points in the game with slips of 0.03, -85 without (docs/results-studies.md, which
-    says what else differed).
+    The bursts are those of εz-greedy exploration (Dabney et al. 2021). Without them the data only
+    has actions that correct the car, and the dynamics model learns that steering bends the road
+    (causal confusion, de Haan et al. 2019), which a controller trained in it exploits. Measured
+    after three rounds of training in the model, one seed each: a score of 350 in the environment
+    with an epsilon of 0.03, -85 without (docs/results-studies.md, which says what else differed).
 
     Args:
         folder: of the agent.
-        noise: standard deviation.
-        ez_greedy_epsilon: chance of a slip, in each step without one.
-        controls: what is in its hand.
+        noise: standard deviation of the noise on parameters; 0 is none.
+        ez_greedy_epsilon: probability that a burst begins in a step outside a burst; 0 is none.
+        controls: the action space.
     """
 
     folder: Path
@@ -69,13 +81,21 @@ class NoisyAgent:
     controls: ActionSpec
 
     def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
-        """A policy for one environment a seed."""
+        """The policy for one environment per seed.
+
+        Args:
+            world: that it acts in, with the agent's models and features.
+            seeds: of the N episodes; noise and bursts depend on nothing else.
+
+        Raises:
+            ArtifactError: a file of the agent is missing or damaged.
+        """
         agent = load_agent(self.folder)
         drawn = EpisodeNoise(seeds, PARAMETER_STREAM, torch.device("cpu")).normal(
             0, agent.parameters.size
         )
         candidates = agent.parameters + self.noise * drawn.numpy()
-        drives = PopulationPolicy(
+        agent_policy = PopulationPolicy(
             candidates.astype(np.float32),
             1,
             world.feature_size,
@@ -83,16 +103,16 @@ class NoisyAgent:
             world.device,
         )
         if not self.ez_greedy_epsilon:
-            return drives
-        slips = RandomDriver("sticky_uniform", self.controls).policy(world, seeds)
-        return _Slipping(drives, slips, seeds, self.ez_greedy_epsilon)
+            return agent_policy
+        bursts = RandomDriver("sticky_uniform", self.controls).policy(world, seeds)
+        return _Slipping(agent_policy, bursts, seeds, self.ez_greedy_epsilon)
 
 
 Driver = RandomDriver | NoisyAgent
 
 
 class _Blind:
-    """A policy that does not look."""
+    """A policy that ignores the features."""
 
     def __init__(self, actions: ActionPolicy, choose: Callable[[Tensor], Tensor] | None) -> None:
         self._actions = actions
@@ -107,46 +127,46 @@ class _Blind:
 
 
 class _Slipping:
-    """One policy, in whose place now and then another acts for 1 to `LONGEST_SLIP` steps."""
+    """A policy with bursts of 1 to `LONGEST_SLIP` steps, in which another policy acts instead."""
 
     def __init__(
-        self, drives: Policy, slips: Policy, seeds: tuple[int, ...], ez_greedy_epsilon: float
+        self, policy: Policy, bursts: Policy, seeds: tuple[int, ...], ez_greedy_epsilon: float
     ) -> None:
-        self._drives, self._slips, self._epsilon = drives, slips, ez_greedy_epsilon
+        self._policy, self._bursts, self._epsilon = policy, bursts, ez_greedy_epsilon
         self._noise = EpisodeNoise(seeds, SLIP_STREAM, torch.device("cpu"))
-        self._left = torch.zeros(len(seeds), dtype=torch.int64)  # (num_envs,) steps of the slip
+        self._left = torch.zeros(len(seeds), dtype=torch.int64)  # (N,) steps left of the burst
         self._time = 0
 
     def act(self, features: Tensor) -> Tensor:
-        chance, lasts = self._noise.uniform(self._time, 2).unbind(1)  # (num_envs,) each
+        chance, lasts = self._noise.uniform(self._time, 2).unbind(1)  # (N,) each
         left = (self._left - 1).clamp(min=0)
         begins = (left == 0) & (chance < self._epsilon)
         self._left = torch.where(begins, (lasts * LONGEST_SLIP).long() + 1, left)
         self._time += 1
-        slipping = (self._left > 0).unsqueeze(1).to(features.device)
-        drives = self._drives.act(features)
-        return torch.where(slipping, self._slips.act(features).to(drives), drives)
+        bursting = (self._left > 0).unsqueeze(1).to(features.device)
+        actions = self._policy.act(features)
+        return torch.where(bursting, self._bursts.act(features).to(actions), actions)
 
     def keep(self, mask: np.ndarray) -> None:
         index = torch.from_numpy(mask)
         self._left = self._left[index]
         self._noise.keep(index)
-        self._drives.keep(mask)
-        self._slips.keep(mask)
+        self._policy.keep(mask)
+        self._bursts.keep(mask)
 
 
 class EpisodeRecorder:
-    """Keeps frames, actions and outcomes of the environments, in memory, until they are written.
+    """Keeps frames, actions and results of episodes in memory until they are written.
 
     Args:
-        count: of the first so many environments; None is all.
+        count: how many environments to record, the first ones; None is all.
     """
 
     def __init__(self, count: int | None = None) -> None:
         self._count = count
 
     def begin(self, world: World) -> None:
-        """Take the first frames."""
+        """Record the first frames."""
         assert isinstance(world, RealWorld)
         self._frames = [[frame] for frame in world.frames[: self._count]]
         count = len(self._frames)
@@ -155,7 +175,7 @@ class EpisodeRecorder:
         self._ends: list[tuple[bool, bool]] = [(False, False)] * count
 
     def record(self, indices: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
-        """Take one step of each of the environments `indices`."""
+        """Record one step of each of `num_envs`; see `Recorder`."""
         assert isinstance(world, RealWorld)
         for row, (index, frame, action) in enumerate(
             zip(indices, world.frames, actions.cpu().numpy(), strict=True)
@@ -168,7 +188,12 @@ class EpisodeRecorder:
             self._ends[index] = (bool(step.terminated[row]), bool(step.truncated[row]))
 
     def episode(self, index: int, seed: int) -> Episode:
-        """What was recorded in the environment `index`."""
+        """The recorded episode of an environment.
+
+        Args:
+            index: number of the environment at the reset.
+            seed: of the episode, which the recorder is not told.
+        """
         steps = len(self._actions[index])
         terminated, truncated = np.zeros(steps, bool), np.zeros(steps, bool)
         terminated[-1], truncated[-1] = self._ends[index]
@@ -184,10 +209,17 @@ class EpisodeRecorder:
 
 @dataclass(frozen=True)
 class CollectShard:
-    """Play some seeds and write them as one shard; a job for a worker.
+    """A job for a worker: collect the episodes of some seeds and write them as one shard.
 
-    The shard is the unit that is whole or missing; its episodes wait in memory until the last of
-    them ends (16 episodes of 1,000 frames of 64x64: 200 MB).
+    A shard is complete or missing. Its episodes are in memory until the last of them ends (16
+    episodes of 1,000 frames of 64x64: 200 MB).
+
+    Args:
+        path: of the shard.
+        seeds: of its episodes.
+        max_steps: time limit of an episode in steps.
+        driver: the policy that collects.
+        attrs: attributes of the shard, such as environment and policy.
     """
 
     path: Path
@@ -197,7 +229,12 @@ class CollectShard:
     attrs: dict[str, str | int | float]
 
     def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
-        """Play and write; returns the outcome of each episode."""
+        """Collect in the world `tool` and write; returns the outcome of each episode.
+
+        Raises:
+            ArtifactError: the disk is full or not writable.
+            DataError: an episode is too long to be in memory.
+        """
         recorder = EpisodeRecorder()
         policy = self.driver.policy(tool, self.seeds)
         outcome = rollout(tool, policy, self.seeds, self.max_steps, recorder, heartbeat)
@@ -208,13 +245,19 @@ class CollectShard:
 
 @dataclass(frozen=True)
 class DriveBlind:
-    """Play some seeds at random without recording; a job for a worker."""
+    """A job for a worker: episodes of random actions that are not recorded.
+
+    Args:
+        seeds: of the episodes.
+        max_steps: time limit of an episode in steps.
+        driver: the random policy.
+    """
 
     seeds: tuple[int, ...]
     max_steps: int
     driver: RandomDriver
 
     def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
-        """Play; returns the outcome of each episode."""
+        """Run the episodes in the world `tool`; returns the outcome of each."""
         policy = self.driver.policy(tool, self.seeds)
         return rollout(tool, policy, self.seeds, self.max_steps, None, heartbeat)

@@ -1,4 +1,4 @@
-"""The learned environment: the dynamics model, sampled at a temperature (paper, section 4)."""
+"""The dynamics model as an environment, sampled at a temperature (paper, section 4)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ START_STREAM, MIXTURE_STREAM, NORMAL_STREAM = 1, 2, 3
 
 
 class DreamWorld:
-    """Episodes in the dynamics model, each from the first latent of a recorded one.
+    """Episodes in the dynamics model; each starts from the first latent of a recorded episode.
+
+    Shapes are in the letters of docs/shapes.md: N environments, A action, F features, Z latent.
 
     Args:
         dynamics: the model.
-        first: first latents of recorded episodes; where they are sampled, `features` says so.
-        temperature: of the latents' distribution (paper, section 4): higher is less certain, and
-            harder to exploit.
-        features: what the controller sees.
+        first: posteriors of the first frames of recorded episodes, (episodes, Z) each; sampled
+            where ``features.sampled``, else their means are used.
+        temperature: of the distribution of the next latent (paper, section 4): above 1 it is less
+            certain, and its errors are harder to exploit.
+        features: input of the controller.
         device: of the model and of all tensors.
-        dtype: of the model's products.
+        dtype: of the model's matrix products.
     """
 
     def __init__(
@@ -49,18 +52,25 @@ class DreamWorld:
 
     @property
     def latents(self) -> Tensor:
-        """z of the environments now: (num_envs, latent)."""
+        """The current latents z_t: (N, Z) float32."""
         return self._latents
 
     @torch.inference_mode()
     def reset(self, seeds: Sequence[int]) -> Tensor:
-        """Begin one dream a seed; features (num_envs, features)."""
+        """Start one episode per seed from latents that the seeds choose; features (N, F)."""
         return self.begin(self._begin(seeds), seeds)
 
     @torch.inference_mode()
     def begin(self, latents: Tensor, seeds: Sequence[int]) -> Tensor:
-        """Begin one dream at each of `latents` (num_envs, latent); features (num_envs,
-        features)."""
+        """Start episodes from given latents.
+
+        Args:
+            latents: z_0 of each episode, (N, Z) float32.
+            seeds: of the N episodes; they determine all samples.
+
+        Returns:
+            features (N, F) float32.
+        """
         self._uniform = EpisodeNoise(seeds, MIXTURE_STREAM, self.device)
         self._normal = EpisodeNoise(seeds, NORMAL_STREAM, self.device)
         self._latents = latents.to(self.device)
@@ -71,12 +81,19 @@ class DreamWorld:
 
     @torch.inference_mode()
     def step(self, actions: Tensor) -> Step:
-        """Sample z_{t+1}, predict the reward, and terminate where that is likelier than not.
+        """Sample z_{t+1}, predict the reward, and terminate where the predicted probability of
+        termination is above one half.
 
-        With a model that does not predict rewards, each step that does not terminate is worth 1.
+        With a model that does not predict rewards, the reward of each step that does not terminate
+        is 1. No step is truncated: `rollout` and `DreamVectorEnv` have the time limit. Episodes
+        that have terminated continue until they are dropped by `keep` or replaced by `restart`.
 
         Args:
-            actions: (num_envs, action), in the environment's own ranges.
+            actions: a_t, (N, A) float32, in the ranges of the environment's action space.
+
+        Returns:
+            features of t + 1 (N, F) float32; rewards (N,) float64; terminated and truncated (N,)
+            bool.
         """
         size = self._dynamics.latent_size
         self._state = self._dynamics.advance(self._latents, actions, self._state)
@@ -95,12 +112,17 @@ class DreamWorld:
 
     @torch.inference_mode()
     def features(self) -> Tensor:
-        """What the controller sees now: (num_envs, features)."""
+        """The current features: (N, F) float32."""
         return self._spec.features(self._latents, self._actions, self._state, self._dynamics)
 
     @torch.inference_mode()
     def restart(self, mask: np.ndarray, seeds: Sequence[int]) -> None:
-        """Begin new dreams, one a seed, in the environments where `mask` (num_envs,) is True."""
+        """Start new episodes in some environments.
+
+        Args:
+            mask: (N,) bool, the environments whose episode is replaced.
+            seeds: one for each True of `mask`, in order.
+        """
         index = torch.from_numpy(mask).to(self.device)
         self._uniform.restart(index, seeds)
         self._normal.restart(index, seeds)
@@ -111,7 +133,7 @@ class DreamWorld:
         self._time = self._time * ~index
 
     def keep(self, mask: np.ndarray) -> None:
-        """Drop the environments where `mask` (num_envs,) is False."""
+        """Drop the environments where `mask` (N,) bool is False."""
         index = torch.from_numpy(mask).to(self.device)
         self._latents, self._actions = self._latents[index], self._actions[index]
         self._state = select_rows(self._state, index)
@@ -123,9 +145,8 @@ class DreamWorld:
         """Do nothing: there are no processes and no files."""
 
     def _begin(self, seeds: Sequence[int]) -> Tensor:
-        """First latents (num_envs, latent): of an episode drawn by the seed, sampled by the
-        seed."""
+        """First latents (N, Z): the seed chooses the recorded episode and samples its posterior."""
         start = EpisodeNoise(seeds, START_STREAM, self.device)
-        chosen = (start.uniform(0, 1).squeeze(1) * len(self._first_mean)).long()  # (num_envs,)
+        chosen = (start.uniform(0, 1).squeeze(1) * len(self._first_mean)).long()  # (N,)
         noise = start.normal(1, self._dynamics.latent_size)
         return self._first_mean[chosen] + self._first_std[chosen] * noise

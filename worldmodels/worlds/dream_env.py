@@ -1,4 +1,4 @@
-"""The dream as a Gymnasium vector environment, for agents that know nothing of worlds."""
+"""The learned model as a Gymnasium environment, single or vectorised, for other programs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from worldmodels.worlds.dream import DreamWorld
 
 
 class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """N dreams side by side, finished ones begun anew in the step after (``NEXT_STEP``).
+    """N episodes in the learned model, with the autoreset mode ``NEXT_STEP``.
 
-    An observation is the world's features, float32 (num_envs, features): z, and h if the world has
-    it. If `decoded`, it is the frame that V makes of z, uint8 (num_envs, 64, 64, 3).
+    Observations are the world's features, (N, F) float32: z, and the parts of the dynamics model's
+    state that the world's features contain. If `decoded`, they are decoded frames, (N, 64, 64, 3)
+    uint8.
 
     Args:
-        world: the dream; this environment takes it over.
-        num_envs: number of environments N.
-        low: (action,) lower bounds of actions.
-        high: (action,) upper bounds of actions.
-        max_steps: time limit of a dream.
-        encoder: its decoder draws the frames.
+        world: the learned model; this environment owns it and closes it.
+        num_envs: N.
+        low: (A,) lower bounds of actions.
+        high: (A,) upper bounds of actions.
+        max_steps: time limit of an episode in steps.
+        encoder: whose decoder makes frames; None for an environment without frames.
         decoded: observations are frames.
     """
 
@@ -64,7 +65,19 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         seed: int | list[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin all dreams. One seed gives environment i the episode ``seed + i``."""
+        """Start all episodes.
+
+        Args:
+            seed: an integer gives environment i the seed ``seed + i``; a list has one seed for each
+                environment, None in it and instead of it draws a new one.
+            options: not used.
+
+        Returns:
+            observations and an empty dictionary.
+
+        Raises:
+            ValueError: as many seeds as there are environments are needed.
+        """
         if isinstance(seed, int):
             super().reset(seed=seed)
             seeds = [seed + index for index in range(self.num_envs)]
@@ -82,7 +95,15 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Dream on in every environment; those that ended in the step before begin anew instead."""
+        """Take one step; environments whose episode ended in the step before are reset instead.
+
+        Args:
+            actions: (N, A) float32.
+
+        Returns:
+            observations, rewards (N,) float64 (0 where reset), terminated and truncated (N,) bool,
+            and an empty dictionary.
+        """
         restarting = self._ended
         tensor = torch.from_numpy(np.asarray(actions, np.float32)).to(self._world.device)
         step = self._world.step(tensor)
@@ -95,7 +116,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         return self._observe(), np.where(restarting, 0.0, step.reward), terminated, truncated, {}
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let go of the world."""
+        """Close the world."""
         self._world.close()
 
     def _fresh_seeds(self, count: int) -> list[int]:
@@ -103,8 +124,11 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     @torch.inference_mode()
     def frames(self) -> np.ndarray:
-        """The frames dreamt now: uint8 (num_envs, 64, 64, 3); raises ValueError without
-        `encoder`."""
+        """The decoded frames of the current latents: (N, 64, 64, 3) uint8.
+
+        Raises:
+            ValueError: there is no `encoder`.
+        """
         if self._encoder is None:
             raise ValueError(
                 "frames are drawn by the encoder's decoder: build this environment with encoder="
@@ -116,10 +140,13 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
 
 class DreamEnv(gymnasium.Env[np.ndarray, np.ndarray]):
-    """One dream as an ordinary Gymnasium environment; frames are drawn with ``render``.
+    """The learned model as a single Gymnasium environment; ``render`` returns decoded frames.
 
     Args:
-        envs: a `DreamVectorEnv` of one environment; this environment takes it over.
+        envs: a `DreamVectorEnv` with one environment; this one owns it and closes it.
+
+    Raises:
+        ValueError: `num_envs` has more than one environment.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
@@ -137,21 +164,21 @@ class DreamEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a dream."""
+        """Start an episode; returns the observation and an empty dictionary."""
         super().reset(seed=seed)
         observation, info = self._envs.reset(seed=seed)
         return observation[0], info
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Dream on."""
+        """Take one step with an action (A,) float32; returns the five values of Gymnasium."""
         observation, reward, terminated, truncated, info = self._envs.step(action[None])
         return observation[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def render(self) -> np.ndarray:
-        """The frame dreamt now: uint8 (64, 64, 3)."""
+        """The decoded frame: (64, 64, 3) uint8; raises ValueError without an encoder."""
         frame: np.ndarray = self._envs.frames()[0]
         return frame
 
     def close(self) -> None:
-        """Let go of the world."""
+        """Close the world."""
         self._envs.close()

@@ -1,11 +1,11 @@
-"""Random numbers that belong to an episode, not to a place in a batch.
+"""Random numbers that depend on the episode, not on its position in a batch.
 
-An environment's noise is a function of (episode seed, time step, dimension): a counter-based
-generator, as in Salmon et al. 2011, with the finaliser of SplitMix64 (Steele et al. 2014) as its
-function. So an episode plays out the same on any environment, in any batch, on any worker, resumed
-or not; candidates that share a seed share their luck; and there is no state to save. It is made of
-integer tensor operations and runs where the environments are, but for Metal, which has no float64:
-there it runs on the CPU.
+Noise is a function of (episode seed, time step, dimension): a counter-based generator, as in Salmon
+et al. 2011, with the finaliser of SplitMix64 (Steele et al. 2014) as its function. So an episode is
+the same in any position, in any batch, on any worker, resumed or not; candidates with the same seed
+get the same noise (common random numbers); and there is no state to save. It consists of integer
+tensor operations and runs on the device of the world, except on Metal, which has no float64: there
+it runs on the CPU.
 """
 
 from __future__ import annotations
@@ -35,35 +35,48 @@ def _mix(x: Tensor) -> Tensor:
 
 
 class EpisodeNoise:
-    """Noise for environments that each have an episode seed.
+    """Noise for N environments, each with its own episode seed.
 
     Args:
-        seeds: (num_envs,) episode seeds.
-        stream: tells apart independent uses of the same seeds.
-        device: where the numbers are wanted.
+        seeds: (N,) episode seeds.
+        stream: number of the stream; different streams of the same seeds are independent.
+        device: of the results.
     """
 
     def __init__(self, seeds: Sequence[int], stream: int, device: torch.device) -> None:
         self._stream, self._wanted = stream, device
         device = torch.device("cpu") if device.type == "mps" else device
         keys = torch.from_numpy(np.asarray(seeds, dtype=np.int64)).to(device)
-        self._keys = _mix(
-            _mix(keys * _GOLDEN) ^ _mix(torch.tensor(stream, device=device))
-        )  # (num_envs,)
+        self._keys = _mix(_mix(keys * _GOLDEN) ^ _mix(torch.tensor(stream, device=device)))  # (N,)
 
     def _bits(self, step: int | Tensor, size: int) -> Tensor:
         counter = torch.arange(1, size + 1, device=self._keys.device)
         if isinstance(step, Tensor):
-            step = step.to(self._keys.device).unsqueeze(1)  # (num_envs, 1)
-        return _mix(self._keys.unsqueeze(1) + (step * size + counter) * _GOLDEN)  # (num_envs, size)
+            step = step.to(self._keys.device).unsqueeze(1)  # (N, 1)
+        return _mix(self._keys.unsqueeze(1) + (step * size + counter) * _GOLDEN)  # (N, size)
 
     def uniform(self, step: int | Tensor, size: int) -> Tensor:
-        """Uniform in [0, 1): (num_envs, size) float32, for time step `step`, one or one an
-        environment."""
+        """Uniform numbers in [0, 1).
+
+        Args:
+            step: time step, one for all environments or (N,) int64.
+            size: numbers per environment.
+
+        Returns:
+            (N, size) float32.
+        """
         return (_shift(self._bits(step, size), 40).float() * 2.0**-24).to(self._wanted)
 
     def normal(self, step: int | Tensor, size: int) -> Tensor:
-        """Standard normal: (num_envs, size) float32, by Box and Muller (1958)."""
+        """Standard normal numbers, by the transform of Box and Muller (1958).
+
+        Args:
+            step: time step, one for all environments or (N,) int64.
+            size: numbers per environment.
+
+        Returns:
+            (N, size) float32.
+        """
         half = (size + 1) // 2
         bits = self._bits(step, half)
         # 32 bits each; half a step off zero keeps the logarithm finite.
@@ -73,10 +86,15 @@ class EpisodeNoise:
         return pair[:, :size].float().to(self._wanted)
 
     def restart(self, mask: Tensor, seeds: Sequence[int]) -> None:
-        """Give the environments where `mask` (num_envs,) is True new episode seeds."""
+        """Replace episode seeds.
+
+        Args:
+            mask: (N,) bool, the environments that get a new seed.
+            seeds: one for each True of `mask`, in order.
+        """
         keys = EpisodeNoise(seeds, self._stream, self._keys.device)._keys
         self._keys[mask.to(keys.device)] = keys
 
     def keep(self, mask: Tensor) -> None:
-        """Drop the environments where `mask` (num_envs,) is False."""
+        """Drop the environments where `mask` (N,) bool is False."""
         self._keys = self._keys[mask.to(self._keys.device)]

@@ -1,4 +1,7 @@
-"""The real environment as an agent perceives it, through encoder and dynamics model."""
+"""The environment as a world: its frames become features by encoder and dynamics model.
+
+Shapes are in the letters of docs/shapes.md: N environments, A action, F features, Z latent.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ LATENT_STREAM = 0
 
 @dataclass(frozen=True)
 class Perception:
-    """How an agent turns frames into features.
+    """The models that turn frames into features.
 
     Args:
-        encoder: or None for a world without features (random policies need none).
-        dynamics: or None for features of the encoder alone.
-        features: which of them the controller sees.
+        encoder: None for a world without features, for random policies.
+        dynamics: None where `features` contain no part of its state.
+        features: input of the controller.
         device: of the models.
-        dtype: of the encoder's arithmetic.
+        dtype: that the encoder computes in.
     """
 
     encoder: Encoder | None
@@ -39,17 +42,18 @@ class Perception:
 
     @property
     def feature_size(self) -> int:
-        """Length of what the controller sees."""
+        """F, the number of features."""
         return self.features.size(self.encoder.latent_size, self.dynamics) if self.encoder else 0
 
 
 class RealWorld:
-    """Episodes of an environment as an agent perceives them.
+    """Episodes of an environment, observed through an agent's models.
 
     Args:
-        make_env: builds a vector environment of as many environments as it is told, whose ended
-            environments stay as they are until the next reset (``AutoresetMode.DISABLED``).
-        perception: how frames become features.
+        make_env: makes a vector environment of the given number of environments with
+            ``AutoresetMode.DISABLED``: environments whose episode has ended keep their state until
+            the next reset.
+        perception: from frames to features.
     """
 
     def __init__(self, make_env: Callable[[int], VectorEnv], perception: Perception) -> None:
@@ -65,23 +69,29 @@ class RealWorld:
 
     @property
     def frames(self) -> np.ndarray:
-        """What the environments see now: uint8 (num_envs, size, size, 3)."""
+        """The current frames: (N, size, size, 3) uint8."""
         return np.asarray(self._seen().cpu())
 
     @property
     def latents(self) -> Tensor:
-        """z of the environments now: (num_envs, latent)."""
+        """The current latents z_t: (N, Z) float32."""
         return self._latents
 
     @property
     def state(self) -> State:
-        """The dynamics model's state before it has seen the latents of now, a row for each
-        environment."""
+        """The dynamics model's state after z_{t-1} and a_{t-1}, N rows."""
         return self._state
 
     @torch.inference_mode()
     def reset(self, seeds: Sequence[int]) -> Tensor:
-        """Begin one episode a seed; features (num_envs, features)."""
+        """Start one episode per seed.
+
+        Args:
+            seeds: of the N episodes; a new vector environment is made where N has changed.
+
+        Returns:
+            features (N, F) float32; (N, 0) without an encoder.
+        """
         if self._env is None or self._env.num_envs != len(seeds):
             self.close()
             self._env = self._make_env(len(seeds))
@@ -99,8 +109,15 @@ class RealWorld:
 
     @torch.inference_mode()
     def step(self, actions: Tensor) -> Step:
-        """Act in each environment with actions (num_envs, action), in the environment's own
-        ranges."""
+        """Take one step in every environment that has not been dropped.
+
+        Args:
+            actions: a_t, (N, A) float32, in the ranges of the environment's action space.
+
+        Returns:
+            features of t + 1 (N, F) float32; rewards (N,) float64; terminated and truncated (N,)
+            bool.
+        """
         assert self._env is not None
         if self.perception.dynamics is not None:
             self._state = self.perception.dynamics.advance(self._latents, actions, self._state)
@@ -113,7 +130,7 @@ class RealWorld:
         return Step(self._perceive(), reward[live], terminated[live], truncated[live])
 
     def keep(self, mask: np.ndarray) -> None:
-        """Drop the environments where `mask` (num_envs,) is False."""
+        """Drop the environments where `mask` (N,) bool is False."""
         self._alive = self._alive[mask]
         if self.perception.encoder is None:
             return
@@ -125,20 +142,20 @@ class RealWorld:
             self._state = select_rows(self._state, index)
 
     def close(self) -> None:
-        """Close the environment."""
+        """Close the vector environment. May be called twice."""
         if self._env is not None:
             self._env.close()
             self._env = None
 
     def _seen(self) -> Tensor:
-        """The frames of the environments that are left, wherever the environment has them."""
+        """The frames (N, size, size, 3) uint8 on the device of the environment."""
         frames = torch.as_tensor(self._observations)
         if len(self._alive) == self._num_envs:
             return frames
         return frames[torch.from_numpy(self._alive).to(frames.device)]
 
     def _perceive(self) -> Tensor:
-        """Features (num_envs, features) of the current frames."""
+        """Features (N, F) of the current frames."""
         perception = self.perception
         if self._encoder is None:
             return torch.zeros(len(self._alive), 0)

@@ -1,7 +1,8 @@
-"""The one loop: policies act in a world until every environment has ended.
+"""The rollout loop: a policy acts in a world until every episode has ended.
 
-Training in the game, training in the dream, collecting data, evaluating and watching are this loop
-with another world, policy or recorder.
+Training in the environment or in the learned model, data collection, evaluation and videos all use
+this loop, with different worlds, policies and recorders. Shapes are in the letters of
+docs/shapes.md: N environments, P candidates, A action, F features.
 """
 
 from __future__ import annotations
@@ -18,34 +19,48 @@ from worldmodels.worlds.world import Step, World
 
 
 class Policy(Protocol):
-    """What acts: one row of features in, one action out, for each environment."""
+    """Maps features to actions, a row for each environment."""
 
     def act(self, features: Tensor) -> Tensor:
-        """Actions (num_envs, action) for features (num_envs, features)."""
+        """Actions (N, A) float32 for features (N, F) float32."""
         ...
 
     def keep(self, mask: np.ndarray) -> None:
-        """Drop the environments where `mask` (num_envs,) is False."""
+        """Drop the environments where `mask` (N,) bool is False."""
         ...
 
 
 class Outcome(NamedTuple):
-    """How each episode went; all of shape (num_envs,)."""
+    """The results of the episodes; all of shape (N,), or (P, E) from `fitness`.
 
-    returns: np.ndarray  # float64, sum of rewards
-    lengths: np.ndarray  # int64, steps
-    terminated: np.ndarray  # bool, False where a time limit cut it
+    Args:
+        returns: float64, sum of rewards; where `rollout` stopped an episode by its `patience`, the
+            extrapolation to `max_steps`.
+        lengths: int64, number of steps taken.
+        terminated: bool; False where a time limit or `patience` ended the episode.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
 
 
 class Recorder(Protocol):
-    """Sees every transition; `num_envs` are the numbers the environments had at the start."""
+    """Is called with every transition of a rollout."""
 
     def begin(self, world: World) -> None:
-        """The world has been reset."""
+        """Called once, after the reset of `world`."""
         ...
 
     def record(self, indices: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
-        """One step was taken in `num_envs`; the world shows what came of it."""
+        """Called after each step.
+
+        Args:
+            indices: (n,) int64, the numbers that the environments had at the reset.
+            actions: (n, A), taken in them.
+            step: the results, n rows.
+            world: after the step.
+        """
         ...
 
 
@@ -58,15 +73,21 @@ def rollout(
     heartbeat: Callable[[int], None] = lambda steps: None,
     stall_steps: int | None = None,
 ) -> Outcome:
-    """Play one episode a seed to its end, or for `max_steps`.
+    """Run one episode per seed, to its end or for `max_steps`.
 
-    Ended environments leave the batch, so that the work shrinks with them.
+    Environments whose episode has ended are dropped from the batch.
 
     Args:
-        heartbeat: called each step with the number of environment steps it took.
-        stall_steps: steps without a new highest return after which an environment is taken to be
-            stuck: it ends, truncated, and goes on falling for the steps that were left as it fell
-            since then. None lets every environment play on, as whoever judges must.
+        world: that the episodes are run in; it is reset.
+        policy: newly made for N environments.
+        seeds: of the N episodes.
+        max_steps: time limit of an episode in steps; the last one truncates.
+        recorder: called with every transition, if there is one.
+        heartbeat: called after each step with the number of environments that took it.
+        stall_steps: number of steps without a new highest return after which an episode is
+            truncated. Its return is then extrapolated: it continues to fall, up to `max_steps`, at
+            the average rate since its highest value. This saves time in training; evaluation uses
+            None, which truncates no episode and extrapolates no return.
 
     Returns:
         the outcome in the order of the seeds.
@@ -74,7 +95,7 @@ def rollout(
     count = len(seeds)
     returns, lengths = np.zeros(count), np.zeros(count, np.int64)
     terminated = np.zeros(count, bool)
-    highest, reached = np.full(count, -np.inf), np.zeros(count, np.int64)
+    stalls = None if stall_steps is None else _Stalls(count, stall_steps, max_steps)
     indices = np.arange(count)
     features = world.reset(seeds)
     if recorder is not None:
@@ -87,13 +108,8 @@ def rollout(
         returns[indices] += step.reward
         lengths[indices] += 1
         terminated[indices] = step.terminated
-        if stall_steps is not None:
-            risen = indices[returns[indices] > highest[indices]]
-            highest[risen], reached[risen] = returns[risen], time
-            stuck = (time - reached[indices] >= stall_steps) & ~step.terminated & ~step.truncated
-            fallen = (returns - highest)[indices[stuck]] / (time - reached[indices[stuck]])
-            returns[indices[stuck]] += fallen * (max_steps - 1 - time)
-            step = step._replace(truncated=step.truncated | stuck)
+        if stalls is not None:
+            step = step._replace(truncated=stalls.truncate(time, indices, step, returns))
         if recorder is not None:
             recorder.record(indices, actions, step, world)
         heartbeat(len(indices))
@@ -109,15 +125,44 @@ def rollout(
     return Outcome(returns, lengths, terminated)
 
 
+class _Stalls:
+    """Truncates episodes without a new highest return, for the `patience` of `rollout`."""
+
+    def __init__(self, count: int, stall_steps: int, max_steps: int) -> None:
+        self._patience, self._max_steps = stall_steps, max_steps
+        self._highest = np.full(count, -np.inf)  # (N,) highest return of each episode
+        self._reached = np.zeros(count, np.int64)  # (N,) the step of it
+
+    def truncate(
+        self, time: int, indices: np.ndarray, step: Step, returns: np.ndarray
+    ) -> np.ndarray:
+        """Which of the environments `num_envs` (n,) are truncated in step `time`: (n,) bool.
+
+        The returns (N,) of those that stall are extrapolated in place to the last step.
+        """
+        highest, reached = self._highest, self._reached
+        risen = indices[returns[indices] > highest[indices]]
+        highest[risen], reached[risen] = returns[risen], time
+        stalled = (time - reached[indices] >= self._patience) & ~step.terminated & ~step.truncated
+        ended = indices[stalled]
+        slope = (returns - highest)[ended] / (time - reached[ended])  # per step, not above 0
+        returns[ended] += slope * (self._max_steps - 1 - time)
+        truncated: np.ndarray = step.truncated | stalled
+        return truncated
+
+
 class PopulationPolicy:
-    """Candidates side by side, each on its share of the environments.
+    """A population of controllers, each of which acts in the same number of environments.
 
     Args:
-        candidates: (candidates, parameters) float32.
-        episodes: environments for each candidate, which follow one another.
-        feature_size: of the world.
-        spec: from features to actions.
+        candidates: (P, parameters) float32.
+        episodes: E, environments per candidate; candidate p acts in p * E to p * E + E - 1.
+        feature_size: F of the world.
+        spec: layers of the controllers.
         device: of the world's features.
+
+    Raises:
+        ValueError: the number of parameters does not fit `feature_size` and `spec`.
     """
 
     def __init__(
@@ -134,9 +179,9 @@ class PopulationPolicy:
 
     @torch.inference_mode()
     def act(self, features: Tensor) -> Tensor:
-        """Actions (num_envs, action) for features (num_envs, features)."""
+        """Actions (N, A) float32 for features (N, F) float32; N = P * E until `keep`."""
         return self._controllers.act(features)
 
     def keep(self, mask: np.ndarray) -> None:
-        """Drop the environments where `mask` (num_envs,) is False."""
+        """Drop the environments where `mask` (N,) bool is False."""
         self._controllers.keep(torch.from_numpy(mask).to(self._device))

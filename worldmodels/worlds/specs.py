@@ -1,4 +1,4 @@
-"""Recipes: small descriptions from which any process builds a world."""
+"""Recipes: picklable descriptions from which a worker process builds its world."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from worldmodels.worlds.real import Perception, RealWorld
 
 @dataclass(frozen=True)
 class RealWorldSpec:
-    """A `RealWorld`.
+    """The recipe of a `RealWorld`.
 
     Args:
         env: the environment and its engine.
-        env_processes: processes that step it, when its worker is the only one.
+        env_processes: processes that step it, if there is one worker only.
         encoder: its file, or None for a world without features.
-        dynamics: file of the dynamics model; it is not read where no feature is of its state.
-        features: what the controller sees.
+        dynamics: file of the dynamics model; it is read only if `features` contain its state.
+        features: input of the controller.
         device: of the models.
-        bfloat16: the encoder's arithmetic is bfloat16.
+        bfloat16: the encoder computes in bfloat16.
     """
 
     env: EnvSpec
@@ -38,7 +38,11 @@ class RealWorldSpec:
     bfloat16: bool = False
 
     def build(self) -> RealWorld:
-        """Load the models and make the world."""
+        """Load the models and make the world.
+
+        Raises:
+            ArtifactError: a file of a model is missing or damaged.
+        """
         device = torch.device(self.device)
         perception = Perception(
             encoder=load_encoder(self.encoder).to(device) if self.encoder else None,
@@ -59,14 +63,14 @@ class RealWorldSpec:
 
 @dataclass(frozen=True)
 class DreamWorldSpec:
-    """A `DreamWorld`.
+    """The recipe of a `DreamWorld`.
 
     Args:
         dynamics: file of the dynamics model, with the first latents that it was saved with.
-        temperature: of the latents' distribution.
-        features: what the controller sees.
+        temperature: of the distribution of the next latent.
+        features: input of the controller.
         device: of the model and of all tensors.
-        bfloat16: the model's products are bfloat16.
+        bfloat16: the model computes its matrix products in bfloat16.
     """
 
     dynamics: Path
@@ -76,7 +80,11 @@ class DreamWorldSpec:
     bfloat16: bool = False
 
     def build(self) -> DreamWorld:
-        """Load the model and make the world."""
+        """Load the model and make the world.
+
+        Raises:
+            ArtifactError: the file of the model is missing or damaged.
+        """
         return DreamWorld(
             load_dynamics(self.dynamics),
             load_first_latents(self.dynamics),

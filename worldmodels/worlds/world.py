@@ -1,4 +1,7 @@
-"""The one abstraction that the game and the dream share."""
+"""The interface that the environment and the learned model share.
+
+Shapes are in the letters of docs/shapes.md: N environments, A action, F features.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +14,56 @@ from torch import Tensor
 
 
 class Step(NamedTuple):
-    """What a world answers to an action, for each environment that is still in it."""
+    """The results of one step, a row for each environment that has not been dropped.
 
-    features: Tensor  # (num_envs, features): what the controller sees next
-    reward: np.ndarray  # (num_envs,) float64
-    terminated: np.ndarray  # (num_envs,) bool: the episode came to its own end
-    truncated: np.ndarray  # (num_envs,) bool: it was cut by a time limit
+    Args:
+        features: input of the controller for the next action.
+        reward: of this step.
+        terminated: the episode ended by itself.
+        truncated: a time limit ended the episode.
+    """
+
+    features: Tensor  # (N, F) float32
+    reward: np.ndarray  # (N,) float64
+    terminated: np.ndarray  # (N,) bool
+    truncated: np.ndarray  # (N,) bool
 
 
 class World(Protocol):
-    """N environments in lockstep. Environments that have ended are dropped with `keep`, the rest
-    stay dense."""
+    """N environments stepped together; those whose episode has ended are dropped with `keep`.
+
+    Args:
+        feature_size: F, the features of one environment.
+        device: of features and actions.
+    """
 
     feature_size: int
     device: torch.device
 
     def reset(self, seeds: Sequence[int]) -> Tensor:
-        """Begin one episode a seed; features (num_envs, features).
+        """Start one episode per seed; drops all earlier episodes.
 
-        Equal seeds begin equal episodes, on any environment and beside any others.
+        Args:
+            seeds: of the N episodes. An episode depends on its own seed only, not on its position
+                or on the other seeds.
+
+        Returns:
+            the features (N, F) float32 of the first action.
         """
         ...
 
     def step(self, actions: Tensor) -> Step:
-        """Act in each environment with actions (num_envs, action)."""
+        """Take one step in every environment.
+
+        Args:
+            actions: (N, A) float32, in the ranges of the environment's action space.
+        """
         ...
 
     def keep(self, mask: np.ndarray) -> None:
-        """Drop the environments where `mask` (num_envs,) is False."""
+        """Drop the environments where `mask` (N,) bool is False; N is smaller afterwards."""
         ...
 
     def close(self) -> None:
-        """Let go of processes and memory; may be called twice."""
+        """Release processes and memory. May be called twice."""
         ...

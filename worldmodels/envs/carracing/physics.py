@@ -242,6 +242,19 @@ def _correct(body, state, j):
 
 
 @njit(cache=True, error_model="numpy")
+def _correct_positions(body, limit):
+    """Iterate `_correct` over the joints; whether all errors have become small."""
+    solved = False
+    for _ in range(POSITION_ITERATIONS):
+        solved = True
+        for j in range(WHEELS - 1, -1, -1):
+            solved &= _correct(body, limit[j], j)
+        if solved:
+            break
+    return solved
+
+
+@njit(cache=True, error_model="numpy")
 def place(body, b, px, py, angle):
     """Place a body at rest: ``b2Body``'s constructor.
 
@@ -264,8 +277,8 @@ def place(body, b, px, py, angle):
 
 
 @njit(cache=True, error_model="numpy")
-def _settle(body, b):
-    """``b2Body::SynchronizeTransform``, and how long the body is at rest."""
+def _settle_body(body, b):
+    """``b2Body::SynchronizeTransform``, and how long the body is at rest, in seconds."""
     angle = body[b, ANGLE]
     s, c = math.sin(angle), math.cos(angle)
     body[b, SIN] = s
@@ -279,6 +292,20 @@ def _settle(body, b):
     else:
         body[b, SLEEP] += DT
     return body[b, SLEEP]
+
+
+@njit(cache=True, error_model="numpy")
+def _settle(body, solved):
+    """Update the transforms, and stop a car that is at rest and whose joints are `solved`."""
+    rest = TIME_TO_SLEEP
+    for b in range(WHEELS + 1):
+        rest = min(rest, _settle_body(body, b))
+    if rest >= TIME_TO_SLEEP and solved:
+        for b in range(WHEELS + 1):
+            body[b, VX] = ZERO
+            body[b, VY] = ZERO
+            body[b, W] = ZERO
+            body[b, SLEEP] = ZERO
 
 
 @njit(cache=True, error_model="numpy")
@@ -334,22 +361,7 @@ def step(body, joint, limit, force):
     _integrate(body, 2, wheel1)
     _integrate(body, 3, wheel2)
     _integrate(body, 4, wheel3)
-    solved = False
-    for _ in range(POSITION_ITERATIONS):
-        solved = True
-        for j in range(WHEELS - 1, -1, -1):
-            solved &= _correct(body, limit[j], j)
-        if solved:
-            break
-    rest = TIME_TO_SLEEP
-    for b in range(WHEELS + 1):
-        rest = min(rest, _settle(body, b))
-    if rest >= TIME_TO_SLEEP and solved:
-        for b in range(WHEELS + 1):
-            body[b, VX] = ZERO
-            body[b, VY] = ZERO
-            body[b, W] = ZERO
-            body[b, SLEEP] = ZERO
+    _settle(body, _correct_positions(body, limit))
     return done
 
 

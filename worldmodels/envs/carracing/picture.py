@@ -111,7 +111,14 @@ def _fill(samples, outline, count, color):
 
 @njit(cache=True, error_model="numpy")
 def _field(samples, transform, near_x, near_y, radius, outline):
-    """Fill the ground and the squares of grass that are inside the frame."""
+    """Fill the ground and the squares of grass that are inside the frame.
+
+    Args:
+        samples: ``(84 * DOWN, 96 * ACROSS)`` uint8, written.
+        transform: see `outlines.view_transform`.
+        near_x, near_y, radius: in metres; see `outlines.middle`.
+        outline: ``(4, 8)`` float64, scratch; see `outlines`.
+    """
     if max(abs(near_x), abs(near_y)) + radius < PLAYFIELD:
         samples[:] = BACKGROUND
     else:
@@ -131,23 +138,21 @@ def _field(samples, transform, near_x, near_y, radius, outline):
 
 
 @njit(cache=True, error_model="numpy")
-def sample(body, wheel, time, tiles, borders, has_border, count, touched, samples, outline):
-    """Draw the frame of one environment as palette indices.
+def _sample(envs, courses, n, samples, outline):
+    """Draw the frame of environment `n` as palette indices.
 
     Args:
-        body: ``(5, 11)`` float32; see `state.Envs`, also for `wheel` and `touched`.
-        time: seconds since the reset.
-        tiles, borders: ``(T, 4, 2)`` float32 of its track, in metres.
-        has_border: ``(T,)`` bool, which tiles have a kerb.
-        count: number of tiles; the arrays may be padded.
-        touched: ``(T,)`` bool.
+        envs, courses: see `state.Envs` and `courses.Courses`.
+        n: index of the environment.
         samples: ``(84 * DOWN, 96 * ACROSS)`` uint8, written.
         outline: ``(4, 8)`` float64, scratch; see `outlines`.
     """
-    transform = view_transform(body, time)
+    k, body, wheel, touched = envs.course[n], envs.body[n], envs.wheel[n], envs.touched[n]
+    tiles, borders, has_border = courses.tiles[k], courses.borders[k], courses.has_border[k]
+    transform = view_transform(body, envs.score[n, TIME])
     near_x, near_y, radius = middle(body, transform)
     _field(samples, transform, near_x, near_y, radius, outline)
-    for t in range(count):
+    for t in range(courses.counts[k]):  # the arrays are padded
         if in_view(tiles, t, near_x, near_y, radius):
             quad(transform, tiles[t], outline)
             _fill(samples, outline, 4, road_color(t, touched[t]))
@@ -255,21 +260,9 @@ def reduce(picture, line, frame):
 @njit(cache=True, error_model="numpy")
 def _draw_env(envs, courses, n, picture):
     """Draw the part above the instruments of environment `n` into `picture` (84, 96) uint32."""
-    k = envs.course[n]
     samples = np.empty((ROWS * DOWN, COLUMNS * ACROSS), np.uint8)
-    sample(
-        envs.body[n],
-        envs.wheel[n],
-        envs.score[n, TIME],
-        courses.tiles[k],
-        courses.borders[k],
-        courses.has_border[k],
-        courses.counts[k],
-        envs.touched[n],
-        samples,
-        np.empty((4, CORNERS_MOST), np.float64),
-    )
-    shrink(samples.view(np.uint32), courses.palette[k], picture)
+    _sample(envs, courses, n, samples, np.empty((4, CORNERS_MOST), np.float64))
+    shrink(samples.view(np.uint32), courses.palette[envs.course[n]], picture)
 
 
 @njit(cache=True, error_model="numpy")

@@ -42,10 +42,10 @@ class CarRacingEnv(gymnasium.Env[Frames, Any]):
             1,
             None,
             lap_complete_percent,
-            domain_randomize,
-            continuous,
-            size,
-            AutoresetMode.DISABLED,
+            domain_randomize=domain_randomize,
+            continuous=continuous,
+            size=size,
+            autoreset_mode=AutoresetMode.DISABLED,
             render_mode=render_mode,
         )
         self.render_mode = render_mode

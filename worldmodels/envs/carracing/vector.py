@@ -83,6 +83,7 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
         num_envs: int = 1,
         max_episode_steps: int | None = 1000,
         lap_complete_percent: float = 0.95,
+        *,
         domain_randomize: bool = False,
         continuous: bool = True,
         size: int = 96,

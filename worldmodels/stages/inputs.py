@@ -1,0 +1,188 @@
+"""Which finished artifacts a stage reads: episodes, models, agents, of this run or before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from worldmodels.agent import fingerprint as agent_fingerprint
+from worldmodels.agent import part_fingerprint
+from worldmodels.artifacts import Run
+from worldmodels.config import Config
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.errors import ConfigError
+from worldmodels.integrity import Listed, entry, listed, verified, verify
+from worldmodels.model_files import load_dynamics, load_encoder
+from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.models.encoder import Encoder
+from worldmodels.shipped import require_agent
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models that a controller is evolved on: those of a run, or those of an agent.
+
+    Args:
+        encoder: its file.
+        dynamics: file of the dynamics model.
+        fingerprints: of both, by name of the input.
+        latents: file of the episodes that the dynamics model was trained on, where there is one;
+            not yet verified.
+        subspace: file of the directions in which an agent's own controller was found.
+    """
+
+    encoder: Path
+    dynamics: Path
+    fingerprints: dict[str, str]
+    latents: Listed | None = None
+    subspace: Path | None = None
+
+
+class Previous(NamedTuple):
+    """Weights that training starts from.
+
+    Args:
+        path: file of the weights.
+        fingerprint: of the artifact or agent that they are from.
+    """
+
+    path: Path
+    fingerprint: str
+
+
+def agent_of(run: Run) -> Path:
+    """The folder of the agent that a run's controller stage made, its files verified.
+
+    Raises:
+        ArtifactError: the stage is not finished, or a file is damaged.
+    """
+    folder = run.locate("controller")
+    for file in listed(folder, "agent/*"):
+        verify(file)
+    return folder / "agent"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The artifacts that a command may read, found and verified when a stage asks for them.
+
+    Every method raises `ArtifactError` where an artifact is missing, unfinished or damaged.
+
+    Args:
+        config: the whole configuration.
+        run: the artifacts of this run.
+        published: the folder of the agent that ``base=`` names, whose parts are used where the run
+            has none: it collects episodes, the encoder is fine-tuned from its encoder, and
+            controllers are evolved on its encoder and dynamics model.
+        earlier: the rounds before this one: their episodes are trained on as well, the last one's
+            controller collects, and training starts from the last one's weights.
+    """
+
+    config: Config
+    run: Run
+    published: Path | None = None
+    earlier: tuple[Run, ...] = ()
+
+    @property
+    def model(self) -> Path | None:
+        """The folder of the trained agent that ``model=`` names."""
+        name = self.config.model
+        return None if name is None else require_agent("model", name)
+
+    @property
+    def bootstrap(self) -> Run | None:
+        """The shorter run before this one, whose controller collects, whose episodes are trained on
+        as well, and from whose encoder the encoder is fine-tuned; None where the configuration has
+        none, or where a trained agent (``base=``) replaces it."""
+        wanted = self.config.bootstrap and self.published is None
+        return self.run.within("bootstrap", "bootstrap") if wanted else None
+
+    @property
+    def collectors(self) -> tuple[Run, ...]:
+        """The runs before this one whose episodes are trained on; the last one's agent collects."""
+        return self.earlier if self.bootstrap is None else (self.bootstrap, *self.earlier)
+
+    def episodes(self) -> EpisodeSet:
+        """The episodes that are trained on: of this run and of the runs before it."""
+        policy = self.config.rollouts.on_corrupt.name
+        folders = [run.locate("rollouts") for run in (*self.collectors, self.run)]
+        return EpisodeSet.listed(
+            [file for folder in folders for file in listed(folder, "shard-*.h5")], policy
+        )
+
+    def episode_fingerprints(self) -> dict[str, str]:
+        """The fingerprints of the episodes that are trained on, by name of input."""
+        runs = (*self.collectors, self.run)
+        names = [f"rollouts-{number}" for number in range(1, len(runs))] + ["rollouts"]
+        return {name: run.fingerprint("rollouts") for name, run in zip(names, runs, strict=True)}
+
+    def previous(self, stage: str) -> Previous | None:
+        """The weights that training of `stage` starts from; None to start from random ones.
+
+        A round starts from the round before. A bootstrap run or an agent provides its encoder only:
+        dynamics model and controller train quickly, and may be of other classes.
+        """
+        before = self.earlier[-1] if self.earlier else self.bootstrap if stage == "vae" else None
+        if before is not None:
+            if stage == "controller":
+                path = agent_of(before) / "controller.safetensors"
+            else:
+                path = verified(before.locate(stage), f"{stage}.safetensors")
+            return Previous(path, before.fingerprint(stage))
+        if self.published is not None and stage == "vae":
+            path = self.published / "vae.safetensors"
+            return Previous(path, part_fingerprint(self.published, path.name))
+        return None
+
+    def previous_fingerprint(self, stage: str) -> dict[str, str]:
+        """The fingerprint of the weights that training of `stage` starts from, if there are any."""
+        before = self.previous(stage)
+        return {} if before is None else {f"previous {stage}": before.fingerprint}
+
+    def warm_start(self, stage: str, module: Encoder | DynamicsModel) -> None:
+        """Load into `module` the weights that its training starts from, if there are any.
+
+        Raises:
+            ConfigError: they have other sizes than `module`.
+        """
+        before = self.previous(stage)
+        if before is None:
+            return
+        try:
+            load = load_encoder if stage == "vae" else load_dynamics
+            module.load_state_dict(load(before.path).state_dict())
+        except RuntimeError as error:
+            raise ConfigError(
+                f"{stage}: its sizes differ from those of {before.path}, whose weights training"
+                f" starts from; give {stage}.* the same sizes as there"
+            ) from error
+
+    def models(self) -> Models:
+        """Encoder and dynamics model: this run's own, or those of the agent of ``base=``."""
+        agent = self.published
+        if agent is None or self.run.has("rnn"):
+            encoder, dynamics = self.run.locate("vae"), self.run.locate("rnn")
+            return Models(
+                verified(encoder, "vae.safetensors"),
+                verified(dynamics, "rnn.safetensors"),
+                {name: self.run.fingerprint(name) for name in ("vae", "rnn")},
+                latents=entry(dynamics, "latents.h5"),
+            )
+        return Models(
+            agent / "vae.safetensors",
+            agent / "rnn.safetensors",
+            {"base": agent_fingerprint(agent)},
+            subspace=agent / "pca_subspace.safetensors",
+        )
+
+    def agent(self) -> tuple[Path, dict[str, str]]:
+        """The folder of the agent to evaluate, and its fingerprint: the agent of ``model=``, else
+        this run's own, else that of ``base=``."""
+        if self.model is not None:
+            folder = self.model
+        elif self.published is not None and not self.run.has("controller"):
+            folder = self.published
+        else:
+            folder = agent_of(self.run)
+        return folder, {"agent": agent_fingerprint(folder)}

@@ -1,0 +1,167 @@
+"""What a stage runs on: device, precision, worker processes and the environment."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from worldmodels.config import Config, Engine, Precision, plain
+from worldmodels.cores import available_cores
+from worldmodels.devices import choose_device, has_bfloat16
+from worldmodels.envs.action_spec import ActionSpec, action_spec
+from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare, resolve_engine
+from worldmodels.errors import ConfigError
+from worldmodels.models.features import FeatureSpec
+from worldmodels.training import cpu
+from worldmodels.workers import Heartbeat, Pool
+from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Device, precision, worker processes and environment, as the configuration chooses them.
+
+    Args:
+        config: the whole configuration.
+    """
+
+    config: Config
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the models run on."""
+        return choose_device(self.config.device.name)
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether networks compute in bfloat16."""
+        choice = self.config.trainer.precision
+        if choice is Precision.auto:
+            return has_bfloat16(self.device)
+        return choice is Precision.bfloat16
+
+    def fabric(self) -> Fabric:
+        """Device and precision for training."""
+        # Imported here: it takes as long as all other imports, and few stages train.
+        from lightning_fabric import Fabric
+
+        # It logs precisions and Slurm's srun, and sets its own level when imported.
+        logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module="lightning_fabric")
+        if self.device.type == "cpu":
+            cpu.tune()
+        precision: Literal["bf16-mixed", "32-true"]
+        precision = "bf16-mixed" if self.bfloat16 else "32-true"
+        return Fabric(accelerator=self.device.type, devices=1, precision=precision)
+
+    def env_spec(self, engine: Engine | None = None) -> EnvSpec:
+        """The environment, on the configured engine or on another."""
+        env = self.config.env
+        spec = EnvSpec(
+            id=env.id,
+            engine=(engine or env.engine).name,
+            max_steps=env.max_steps,
+            crop_rows=env.crop_rows,
+            size=env.size,
+            action_bins=None if env.action_bins is None else tuple(env.action_bins),
+            kwargs=dict(env.kwargs),
+        )
+        return replace(spec, engine=resolve_engine(spec))
+
+    def env_content(self, spec: EnvSpec) -> dict[str, object]:
+        """The keys of the environment that determine recorded data, with their values."""
+        keys = {f"env.{name}": plain(value) for name, value in vars(spec).items()}
+        return keys | {"env.num_envs": self.config.env.num_envs}
+
+    @cached_property
+    def controls(self) -> ActionSpec:
+        """The environment's action space; makes the environment once to read it.
+
+        Raises:
+            ConfigError: ``env.squash`` has another number of entries than there are actions.
+        """
+        env, spec = self.config.env, self.env_spec()
+        prepare(spec)
+        num_envs = make_vector_env(spec, 1)
+        try:
+            controls = action_spec(num_envs)
+        finally:
+            num_envs.close()
+        if env.squash is not None and len(controls.low) != len(env.squash):
+            raise ConfigError(
+                f"env.squash has {len(env.squash)} entries, {env.id} has"
+                f" {len(controls.low)} actions"
+            )
+        return controls
+
+    @property
+    def processes(self) -> int:
+        """Worker processes; 0 on a GPU, where one large batch is faster than several small ones."""
+        if self.config.workers.processes is not None:
+            return self.config.workers.processes
+        return available_cores() if self.device.type == "cpu" else 0
+
+    def real(
+        self,
+        engine: Engine | None,
+        encoder: Path | None = None,
+        dynamics: Path | None = None,
+        features: FeatureSpec = FeatureSpec(),  # noqa: B008  (immutable)
+    ) -> RealWorldSpec:
+        """The recipe of a world that is the environment.
+
+        Args:
+            engine: of the environment; None is the configured one.
+            encoder: its file; None for a world without features.
+            dynamics: file of the dynamics model, where features contain its state.
+            features: of the controller.
+        """
+        spec = self.env_spec(engine)
+        prepare(spec, str(self.device))
+        return RealWorldSpec(
+            env=spec,
+            env_processes=1 if self.processes else available_cores(),
+            encoder=encoder,
+            dynamics=dynamics,
+            features=features,
+            device=str(self.device),
+            bfloat16=self.bfloat16,
+        )
+
+    def dream(self, dynamics: Path, features: FeatureSpec, temperature: float) -> DreamWorldSpec:
+        """The recipe of a world that is the learned model.
+
+        Args:
+            dynamics: file of the dynamics model.
+            features: of the controller.
+            temperature: of the distribution of the next latent.
+        """
+        return DreamWorldSpec(
+            dynamics=dynamics,
+            temperature=temperature,
+            features=features,
+            device=str(self.device),
+            bfloat16=self.bfloat16,
+        )
+
+    def pool(
+        self, world_spec: WorldSpec, on_steps: Heartbeat = lambda steps: None, jobs: int = 10**9
+    ) -> Pool[Any]:
+        """Workers that each build the world of `recipe`; at most one per job.
+
+        Args:
+            world_spec: of the world.
+            on_steps: called with the number of environment steps that a worker reports.
+            jobs: how many jobs there will be.
+        """
+        processes = min(self.processes, jobs)
+        return Pool(world_spec.build, processes, self.config.workers.timeout, on_steps)
