@@ -50,7 +50,7 @@ class EvolveOptions:
             `episodes` in every generation.
         max_steps: time limit of an episode in steps.
         stall_steps: see `worldmodels.worlds.rollout.rollout`; never used on selection seeds.
-        select_every: generations between two evaluations on the selection seeds.
+        eval_interval: generations between two evaluations on the selection seeds.
         select_episodes: episodes of each finalist in such an evaluation.
         num_envs: least and largest number of environments in one job; within them a quarter of a
             generation, which gives several cores work and does not depend on the number of workers.

@@ -23,8 +23,8 @@ def run(context: Context) -> None:
     bootstrap = context.inputs.bootstrap
     if bootstrap is None:
         raise ConfigError(
-            "stage=bootstrap: this configuration has no bootstrap run; choose preset=laptop, which has"
-            " one (base=<agent> replaces it)"
+            "stage=bootstrap: this configuration has no bootstrap run; choose preset=laptop, which"
+            " has one (base=<agent> replaces it)"
         )
     say(f"bootstrap: a shorter run first ({bootstrap.root})")
     shorter = Context(bootstrap_config(context.config), bootstrap)

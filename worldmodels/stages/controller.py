@@ -191,8 +191,8 @@ def _kept(
     kept = PCASubspace.load(path, spec)
     if len(kept.axes) != features:
         raise ConfigError(
-            f"controller.pca_components: {path} is for {len(kept.axes)} features, this controller has"
-            f" {features}; {mend}"
+            f"controller.pca_components: {path} is for {len(kept.axes)} features, this"
+            f" controller has {features}; {mend}"
         )
     if kept.axes.shape[1] < min(pca_components, features):
         raise ConfigError(
@@ -224,7 +224,7 @@ def _num_envs(context: Context) -> tuple[int, int]:
 
 
 def _recipe(context: Context, models: Models, features: FeatureSpec) -> WorldSpec:
-    """The recipe of the world that controllers are evolved in."""
+    """How workers build the world that controllers are evolved in."""
     config = context.config.controller
     if config.world is WorldKind.real:
         return context.runtime.real(None, models.encoder, models.dynamics, features)

@@ -29,7 +29,7 @@ class Models:
         fingerprints: of both, by name of the input.
         latents: file of the episodes that the dynamics model was trained on, where there is one;
             not yet verified.
-        subspace: file of the directions in which an agent's own controller was found.
+        subspace: file of the principal components along which an agent's controller was evolved.
     """
 
     encoder: Path

@@ -117,7 +117,7 @@ class Runtime:
         dynamics: Path | None = None,
         features: FeatureSpec = FeatureSpec(),  # noqa: B008  (immutable)
     ) -> RealWorldSpec:
-        """The recipe of a world that is the environment.
+        """How workers build the real environment as a world.
 
         Args:
             engine: of the environment; None is the configured one.
@@ -138,7 +138,7 @@ class Runtime:
         )
 
     def dream(self, dynamics: Path, features: FeatureSpec, temperature: float) -> DreamWorldSpec:
-        """The recipe of a world that is the learned model.
+        """How workers build the learned model as a world.
 
         Args:
             dynamics: file of the dynamics model.
@@ -156,7 +156,7 @@ class Runtime:
     def pool(
         self, world_spec: WorldSpec, on_steps: Heartbeat = lambda steps: None, jobs: int = 10**9
     ) -> Pool[Any]:
-        """Workers that each build the world of `recipe`; at most one per job.
+        """Workers that each build the world of `world_spec`; at most one per job.
 
         Args:
             world_spec: of the world.

@@ -154,9 +154,7 @@ class DreamEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def __init__(self, envs: DreamVectorEnv) -> None:
         if envs.num_envs != 1:
-            raise ValueError(
-                f"DreamEnv takes a DreamVectorEnv of one environment, not of {envs.num_envs}"
-            )
+            raise ValueError(f"DreamEnv takes a DreamVectorEnv of 1, not of {envs.num_envs}")
         self._envs = envs
         self.observation_space = envs.single_observation_space
         self.action_space = envs.single_action_space

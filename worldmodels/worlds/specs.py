@@ -17,7 +17,7 @@ from worldmodels.worlds.real import Perception, RealWorld
 
 @dataclass(frozen=True)
 class RealWorldSpec:
-    """The recipe of a `RealWorld`.
+    """What a worker builds a `RealWorld` from.
 
     Args:
         env: the environment and its engine.
@@ -63,7 +63,7 @@ class RealWorldSpec:
 
 @dataclass(frozen=True)
 class DreamWorldSpec:
-    """The recipe of a `DreamWorld`.
+    """What a worker builds a `DreamWorld` from.
 
     Args:
         dynamics: file of the dynamics model, with the first latents that it was saved with.
