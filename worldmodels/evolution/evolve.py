@@ -23,7 +23,7 @@ from worldmodels.files import JsonLines
 from worldmodels.integrity import require_made_by
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.seeds import Purpose
-from worldmodels.tracking import Progress, Tracker, say
+from worldmodels.tracking import MetricsLog, Progress, say
 from worldmodels.workers import Heartbeat, Pool
 from worldmodels.worlds.world import World
 
@@ -97,7 +97,7 @@ def evolve(
     open_pool: Callable[[Heartbeat], Pool[World]],
     folder: Path,
     options: EvolveOptions,
-    tracker: Tracker,
+    tracker: MetricsLog,
 ) -> EvolveResult:
     """Bring `search`, newly made, to where the logs in `folder` end, then on to its end.
 
@@ -129,7 +129,7 @@ class _Loop:
         spec: ControllerSpec,
         folder: Path,
         options: EvolveOptions,
-        tracker: Tracker,
+        tracker: MetricsLog,
     ) -> None:
         self.search, self.subspace, self.spec = search, subspace, spec
         self.options, self.tracker = options, tracker

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from worldmodels import extras, untrusted
+from worldmodels import extras, trackers, untrusted
 from worldmodels.agent import AgentConfig, part_fingerprint
 from worldmodels.agent import fingerprint as agent_fingerprint
 from worldmodels.artifacts import Run, StageFolder
@@ -48,7 +48,7 @@ from worldmodels.models.features import FeatureSpec
 from worldmodels.registry import build_dynamics, build_encoder
 from worldmodels.shipped import environment_of, require_agent
 from worldmodels.storage import unwritable
-from worldmodels.tracking import Tracker, open_sink, say
+from worldmodels.tracking import MetricsLog, say
 from worldmodels.training import cpu
 from worldmodels.workers import Heartbeat, Pool
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
@@ -220,14 +220,11 @@ class Context:
         precision = "bf16-mixed" if self.bfloat16 else "32-true"
         return Fabric(accelerator=self.device.type, devices=1, precision=precision)
 
-    def tracker(self, folder: StageFolder) -> Tracker:
+    def tracker(self, folder: StageFolder) -> MetricsLog:
         """Metrics of a stage."""
-        logger = self.config.logger
         name = f"{self.run.root.name}/{folder.stage}"
-        sink = open_sink(
-            logger.name.name, folder.path, logger.project, logger.mode, name, folder.record
-        )
-        return Tracker(folder.path / "metrics.csv", sink, folder.record["made_by"])
+        tracker = trackers.start(self.config.logger, folder.path, name, folder.record)
+        return MetricsLog(folder.path / "metrics.csv", tracker, folder.record["made_by"])
 
     def env_spec(self, engine: Engine | None = None) -> EnvSpec:
         """The environment, on the configured engine or on another."""
@@ -294,8 +291,17 @@ class Context:
         dynamics: Path | None = None,
         features: FeatureSpec = FeatureSpec(),  # noqa: B008  (immutable)
     ) -> RealWorldSpec:
-        """The recipe of a real world."""
+        """The recipe of a real world.
+
+        Raises:
+            ConfigError: the encoder takes frames of another size than those of the environment.
+        """
         spec = self.env_spec(engine)
+        if encoder is not None and (taken := load_encoder(encoder).frame_size) != spec.size:
+            raise ConfigError(
+                f"env.size={spec.size}: the encoder {encoder} takes frames of {taken} pixels;"
+                f" choose env.size={taken}"
+            )
         prepare(spec, str(self.device))
         return RealWorldSpec(
             env=spec,
@@ -408,6 +414,17 @@ class Context:
         else:
             folder = agent_of(self.run)
         return folder, {"agent": agent_fingerprint(folder)}
+
+
+def check_frames(episodes: EpisodeSet, size: int, by: object) -> None:
+    """Raise `ConfigError` unless the frames are squares of `size` pixels, which `by` asks for."""
+    height, width, _ = episodes.frame_shape
+    if (height, width) != (size, size):
+        raise ConfigError(
+            f"{by}: takes frames of {size} pixels, those of {episodes.shards[0].path} are"
+            f" {height}x{width}; collect them again with this env.size (stage=rollouts overwrite=true),"
+            f" or train an encoder with env.size={height}"
+        )
 
 
 def _check_models(config: Config) -> None:

@@ -17,7 +17,7 @@ from worldmodels.integrity import Listed, set_aside_damaged, sha256_of, verified
 from worldmodels.model_files import load_encoder, save_dynamics
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.registry import build_dynamics
-from worldmodels.stages.context import Context
+from worldmodels.stages.context import Context, check_frames
 from worldmodels.tracking import say
 from worldmodels.training.copy_baseline import copy_baseline_nll
 from worldmodels.training.dynamics import DynamicsTask
@@ -69,9 +69,9 @@ def _latents(context: Context, folder: StageFolder, episodes: EpisodeSet) -> Lat
             return LatentSet(file)
         except DataError as error:
             say(f"rnn: {error} ({set_aside_damaged(path)})")
-    encoder = load_encoder(verified(context.run.locate("vae"), "vae.safetensors")).to(
-        context.device
-    )
+    trained = verified(context.run.locate("vae"), "vae.safetensors")
+    encoder = load_encoder(trained)
+    check_frames(episodes, encoder.frame_size, trained)
     attrs = {"made_by": made_by}
     encode_episodes(episodes, encoder, path, attrs, context.device, context.bfloat16)
     folder.keep(sha256_of(folder.path, [path.name]))

@@ -8,7 +8,7 @@ from worldmodels.artifacts import StageFolder, fingerprint_arrays
 from worldmodels.model_files import load_encoder, save_encoder
 from worldmodels.registry import build_encoder
 from worldmodels.reporting.pictures import save_reconstructions
-from worldmodels.stages.context import Context
+from worldmodels.stages.context import Context, check_frames
 from worldmodels.tracking import say
 from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, fit
@@ -27,6 +27,7 @@ def _train(context: Context, folder: StageFolder) -> None:
     config, trainer = context.config.vae, context.config.trainer
     fabric = context.fabric()
     episodes = context.episodes()
+    check_frames(episodes, context.config.env.size, f"env.size={context.config.env.size}")
     split = episodes.split(config.validation_fraction, context.config.seed)
     torch.manual_seed(context.config.seed)
     before = context.previous("vae")

@@ -49,11 +49,11 @@ class EncoderTask:
         return len(self._train)
 
     def batches(self, epoch: int, start: int) -> Iterator[np.ndarray]:
-        """Training batches (batch, 64, 64, 3) uint8."""
+        """Training batches (batch, size, size, 3) uint8."""
         return prefetch(self._train.epoch(epoch, start))
 
     def validation(self) -> Iterator[np.ndarray]:
-        """Validation batches (batch, 64, 64, 3) uint8."""
+        """Validation batches (batch, size, size, 3) uint8."""
         return prefetch(self._validation.epoch(0))
 
     def count(self, batch: np.ndarray) -> int:
@@ -61,7 +61,7 @@ class EncoderTask:
         return len(batch)
 
     def loss(self, batch: np.ndarray, carry: None) -> tuple[Tensor, dict[str, Tensor], None]:
-        """The encoder's loss on frames (batch, 64, 64, 3) uint8."""
+        """The encoder's loss on frames (batch, size, size, 3) uint8."""
         frames = self._fabric.to_device(torch.from_numpy(batch))
         with self._fabric.autocast():
             loss, logs = cast(Encoder, self.module).loss(frames)

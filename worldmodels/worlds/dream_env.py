@@ -18,7 +18,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """N dreams side by side, finished ones begun anew in the step after (``NEXT_STEP``).
 
     An observation is the world's features, float32 (num_envs, features): z, and h if the world has
-    it. If `decoded`, it is the frame that V makes of z, uint8 (num_envs, 64, 64, 3).
+    it. If `decoded`, it is the frame that V makes of z, uint8 (num_envs, size, size, 3).
 
     Args:
         world: the dream; this environment takes it over.
@@ -28,6 +28,9 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         max_steps: time limit of a dream.
         encoder: its decoder draws the frames.
         decoded: observations are frames.
+
+    Raises:
+        ValueError: frames are asked for without an encoder.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -53,7 +56,8 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             -np.inf, np.inf, (world.feature_size,), np.float32
         )
         if decoded:
-            space = gymnasium.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+            side = self._decoder().frame_size
+            space = gymnasium.spaces.Box(0, 255, (side, side, 3), np.uint8)
         self.single_observation_space = space
         self.observation_space = batch_space(space, num_envs)
         self._ended = np.zeros(num_envs, bool)
@@ -103,13 +107,16 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     @torch.inference_mode()
     def frames(self) -> np.ndarray:
-        """The frames dreamt now: uint8 (num_envs, 64, 64, 3); raises ValueError without
+        """The frames dreamt now: uint8 (num_envs, size, size, 3); raises ValueError without
         `encoder`."""
+        return to_frames(self._decoder().decode(self._world.latents)).cpu().numpy()
+
+    def _decoder(self) -> Encoder:
         if self._encoder is None:
             raise ValueError(
                 "frames are drawn by the encoder's decoder: build this environment with encoder="
             )
-        return to_frames(self._encoder.decode(self._world.latents)).cpu().numpy()
+        return self._encoder
 
     def _observe(self) -> np.ndarray:
         return self.frames() if self._decoded else self._world.features().cpu().numpy()
@@ -146,7 +153,7 @@ class DreamEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         return observation[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def render(self) -> np.ndarray:
-        """The frame dreamt now: uint8 (64, 64, 3)."""
+        """The frame dreamt now: uint8 (size, size, 3)."""
         frame: np.ndarray = self._envs.frames()[0]
         return frame
 
