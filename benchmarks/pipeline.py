@@ -24,7 +24,7 @@ from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 from worldmodels.stages.controller import MANY_DREAMS
-from worldmodels.tracking import Tracker
+from worldmodels.tracking import MetricsLog
 from worldmodels.training import cpu
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes
@@ -136,7 +136,7 @@ class _Timed:
 
 def _fit(task: Task, folder: Path, seconds: float, fabric: Fabric) -> float:
     options = FitOptions(1, 1e-3, 1e-3, None, 1, 30.0, 20)
-    with Tracker(folder / "metrics.csv") as tracker:
+    with MetricsLog(folder / "metrics.csv") as tracker:
         return fit(_Timed(task, seconds), folder, options, fabric, tracker).throughput
 
 

@@ -117,7 +117,9 @@ def test_components_that_an_agent_does_not_have_are_refused(
     assert "controller.pca_components=null" in line
 
 
-def test_components_are_missing_where_a_controller_was_evolved_without(smoke: Path, tmp_path: Path) -> None:
+def test_components_are_missing_where_a_controller_was_evolved_without(
+    smoke: Path, tmp_path: Path
+) -> None:
     base = f"base={smoke / 'smoke/controller/agent'}"
     line = error_line(run(tmp_path, *SEARCH, "run=other", base, "controller.pca_components=16"))
     assert "pca_subspace.safetensors is missing" in line
@@ -136,7 +138,9 @@ def test_an_agent_that_is_no_runs_own_is_judged_as_in_its_run(
     assert read_json(scores[0]) == read_json(scores[1])
 
 
-def test_a_controller_without_hidden_state_is_evolved_and_evaluated_in_the_dream(copy: Path) -> None:
+def test_a_controller_without_hidden_state_in_the_dream(
+    copy: Path,
+) -> None:
     dreamt = ("controller.features=z", "controller.world=dream", "controller.latent=sampled")
     words = ("preset=smoke", "run=z", "base=smoke", ALONE, *BRIEFLY, *dreamt)
     for stage in ("controller", "evaluate", "report"):

@@ -18,7 +18,7 @@ from worldmodels import seeds, weights
 from worldmodels.artifacts import Run
 from worldmodels.errors import ArtifactError, ConfigError, Stopped
 from worldmodels.files import JsonLines, atomic_path
-from worldmodels.tracking import Tracker, read_metrics
+from worldmodels.tracking import MetricsLog, read_metrics
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -181,11 +181,11 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_metrics_after_the_checkpoint_are_rewound(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
-    first = Tracker(path)
+    first = MetricsLog(path)
     for step in range(5):
         first.log(step, {"loss": float(step)})
     first.flush()
-    with Tracker(path) as second:
+    with MetricsLog(path) as second:
         second.rewind(2)
         second.log(3, {"loss": 30.0})
     rows = read_metrics(path)

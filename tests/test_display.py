@@ -9,8 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from command import error_line, run
 from waiting import HANG_SECONDS
 
+from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.display import DisplayMode, virtual_display
 from worldmodels.errors import DisplayError
 
@@ -123,6 +125,28 @@ with virtual_display("xvfb", True):
     owner.communicate()
     _, alive = psutil.wait_procs([server], timeout=HANG_SECONDS)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+WINDOW = (
+    *("stage=rollouts", "preset=smoke", "env.name=window", "run=window", "env.squash=null"),
+    *("env.id=window_env:Window-v0", "env.crop_rows=null", "rollouts.policy=uniform"),
+    *("env.max_steps=12", "rollouts.max_steps=12", "workers.processes=1"),
+)
+
+
+@pytest.mark.system
+@pytest.mark.usefixtures("xvfb")
+def test_an_environment_that_needs_a_display_gets_one(tmp_path: Path) -> None:
+    done = run(tmp_path, *WINDOW, "env.needs_display=true")
+    assert done.returncode == 0, done.stdout + done.stderr
+    frames = EpisodeSet.open([tmp_path / "window/rollouts"]).episode(0).frames
+    assert frames[:, 0, 0, 0].tolist() == [20 * step for step in range(13)]
+
+
+def test_an_environment_that_lacks_a_display_is_told_of_the_key(tmp_path: Path) -> None:
+    line = error_line(run(tmp_path, *WINDOW))
+    assert "env.id=window_env:Window-v0: it cannot be made (error: " in line
+    assert "set env.needs_display=true" in line
 
 
 @pytest.mark.parametrize(("display", "needed"), [(None, False), (":7", True), (":7", False)])

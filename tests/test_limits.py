@@ -21,7 +21,6 @@ from worldmodels import config as schema
 from worldmodels import extras, limits
 from worldmodels.artifacts import Run
 from worldmodels.errors import ConfigError
-from worldmodels.models.vae import FRAME_SIZE
 from worldmodels.stages.context import Context
 
 PRESETS = [
@@ -98,10 +97,6 @@ def test_a_number_without_bound_ends_the_command_with_one_line(tmp_path: Path, w
     assert len(line) < 300
 
 
-def test_the_size_of_frames_is_the_networks() -> None:
-    assert limits.LIMITS["env.size"] == limits.Limit(FRAME_SIZE, FRAME_SIZE)
-
-
 @given(st.floats(), st.integers(-5, 5), st.integers(0, 5), st.booleans())
 def test_an_interval_holds_finite_numbers_between_its_ends(
     number: float, least: int, width: int, above: bool
@@ -132,6 +127,10 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
         (
             ["env.num_envs=4096", "rollouts.episodes=4096", "rollouts.max_steps=100000"],
             "env.num_envs=4096: .* choose at most",
+        ),
+        (
+            ["env.size=512", "env.num_envs=256", "rollouts.episodes=256"],
+            "env.num_envs=256: .* 65,536$",
         ),
         (
             [

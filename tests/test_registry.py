@@ -14,6 +14,10 @@ from command import error_line, run
         ("+rnn.options.layers=2", "rnn.options.layers: no such option; MDNRNN has hidden_size"),
         ("rnn.death_weight=5", "rnn.death_weight: renamed; use rnn.termination_pos_weight"),
         ("+vae.options.kl_tolerance=high", "vae.options.kl_tolerance"),
+        (
+            "env.size=96",
+            "vae.encoder=conv_vae: takes frames of 64 pixels, not env.size=96; choose env.size=64",
+        ),
     ],
 )
 def test_what_no_model_has_ends_a_chain_before_its_first_stage(

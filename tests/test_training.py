@@ -12,7 +12,7 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.errors import ArtifactError
 from worldmodels.models.vae import ConvVAE
-from worldmodels.tracking import Tracker
+from worldmodels.tracking import MetricsLog
 from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, FitResult, fit
 
@@ -56,7 +56,7 @@ def train(
 ) -> FitResult:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
     task = EncoderTask(model, episodes, episodes.split(0.25, 1), 5, 1, fabric)
-    with Tracker(folder / "metrics.csv") as tracker:
+    with MetricsLog(folder / "metrics.csv") as tracker:
         return fit(task, folder, options, fabric, tracker)
 
 

@@ -18,7 +18,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from worldmodels import __version__, extras, interrupts, limits, shipped, streams
+from worldmodels import __version__, extensions, extras, interrupts, limits, shipped, streams
 from worldmodels import config as schema
 from worldmodels.errors import (
     DISTRIBUTION,
@@ -71,7 +71,8 @@ def run_stage(config: schema.Config) -> None:
     context.check()
     module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
     interrupts.check()
-    with virtual_display(config.display.value, config.env.needs_display):
+    drawing = config.env.needs_display and config.stage not in extras.WITHOUT_ENV
+    with virtual_display(config.display.value, drawing):
         module.run(context)
 
 
@@ -131,7 +132,7 @@ def _group_error(words: list[str]) -> ConfigError | None:
     a group takes the name of one of its files."""
     for word in words:
         group, _, _ = word.partition("=")
-        options = sorted(path.stem for path in (shipped.CONF / group).glob("*.yaml"))
+        options = sorted({path.stem for path in shipped.group_files(group)})
         if "=" not in word or not options:
             continue
         choice = OverridesParser.create().parse_override(word).value()
@@ -177,6 +178,7 @@ def command() -> int:
     # Where it cannot write to the home folder it takes a temporary one, and says so in two lines.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     schema.register()
+    extensions.register()
     try:
         _compose_and_run()
     except _Escape as escape:

@@ -115,14 +115,6 @@ class Precision(Enum):
     bfloat16 = "bfloat16"
 
 
-class LoggerName(Enum):
-    """Where metrics go beside the CSV file."""
-
-    csv = "csv"
-    tensorboard = "tensorboard"
-    wandb = "wandb"
-
-
 @dataclass
 class EnvConfig:
     """The environment and how its frames and actions are shaped."""
@@ -134,7 +126,7 @@ class EnvConfig:
     crop_rows: int | None = 84  # rows kept from the top: the instrument bar is below
     size: int = 64  # side of the square frames that the models see
     num_envs: int = 16  # episodes in one batch; changing it changes rounding, not meaning
-    needs_display: bool = False
+    needs_display: bool = False  # it opens a window; display=auto starts Xvfb where there is none
     squash: list[str] | None = None  # of each action; null: as its kind and its bounds ask for
     action_bins: list[int] | None = None  # of a choice: what the thirds of one number in [-1, 1] do
     kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
@@ -259,7 +251,8 @@ class WorkersConfig:
 class LoggerConfig:
     """Metrics beyond the CSV file."""
 
-    name: LoggerName = LoggerName.csv
+    name: str = "csv"  # registered name of a tracker; csv is none
+    options: dict[str, Any] = field(default_factory=dict)  # of a tracker of another package
     project: str = "worldmodels"
     mode: str = "offline"  # of W&B: offline needs no account
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from shutil import which
 
-from worldmodels.config import Config, Engine, LoggerName, Stage, parts
+from worldmodels import trackers
+from worldmodels.config import Config, Engine, Stage, parts
 from worldmodels.errors import ConfigError, install
 
 EXTRAS = {
@@ -33,11 +34,19 @@ def check(config: Config) -> None:
     for part in parts(config):
         for key, module in _needed(part):
             if find_spec(module) is None:
-                raise ConfigError(
-                    f"{key}: the Python module {module} is not installed; {_mend(module)}"
-                )
+                raise _missing(key, module)
+        if part.stage in _LOGGING:
+            try:
+                trackers.check(part.logger)
+            except ModuleNotFoundError as error:
+                raise _missing(f"logger={part.logger.name}", str(error.name)) from error
     if config.stage in JUDGING and config.evaluate.video:
         _check_ffmpeg()
+
+
+def _missing(key: str, module: str) -> ConfigError:
+    """The error of a module that is not installed, which `key` asks for."""
+    return ConfigError(f"{key}: the Python module {module} is not installed; {_mend(module)}")
 
 
 def _mend(module: str) -> str:
@@ -74,9 +83,5 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
             yield "env.engine=envpool", "envpool"
     if stage in JUDGING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"
-    if stage in _LOGGING and config.logger.name is LoggerName.tensorboard:
-        yield "logger=tensorboard", "tensorboard"
-    if stage in _LOGGING and config.logger.name is LoggerName.wandb:
-        yield "logger=wandb", "wandb"
     if stage in JUDGING and config.evaluate.video:
         yield "evaluate.video=true", "imageio_ffmpeg"

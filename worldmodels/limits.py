@@ -54,8 +54,8 @@ class Limit:
 
 _WEEK = 7 * 24 * 3600.0
 _KEYS = {
-    # What the VAE's layers take and give (worldmodels/models/vae.py: FRAME_SIZE).
-    Limit(64, 64): "env.size",
+    # An encoder takes some of these (worldmodels/registry.py: build_encoder).
+    Limit(8, 512): "env.size",
     Limit(1, 10_000): "env.crop_rows controller.episodes",
     Limit(1, 16_384): "env.num_envs controller.dream_num_envs",
     Limit(1, 100_000): """
@@ -98,7 +98,7 @@ ACTIONS = Limit(1, 1024)
 GENERATION = 1_000_000
 """Episodes of a generation, at most: candidates times episodes."""
 SHARD_FRAMES = 4_194_304
-"""Frames that one process may have to hold for a shard: 52 GB."""
+"""Frames of 64x64 that one process may have to hold for a shard: 52 GB; fewer that are larger."""
 COVARIANCE = 20_000
 """Parameters of a search with a full covariance matrix, at most: 3 GB a matrix."""
 
@@ -184,11 +184,12 @@ def _check_memory(config: Config) -> None:
     """Numbers that are each within their limits, and together ask for absurd memory."""
     num_envs = min(config.env.num_envs, config.rollouts.episodes)
     frames = num_envs * config.rollouts.max_steps
-    if frames > SHARD_FRAMES:
+    most = SHARD_FRAMES * 64**2 // config.env.size**2
+    if frames > most:
         raise ConfigError(
             f"env.num_envs={config.env.num_envs}: with rollouts.max_steps="
-            f"{config.rollouts.max_steps} a shard may have {frames:,} frames;"
-            f" choose at most {SHARD_FRAMES:,}"
+            f"{config.rollouts.max_steps} a shard may have {frames:,} frames of"
+            f" env.size={config.env.size}; choose at most {most:,}"
         )
     controller = config.controller
     features = config.vae.latent_size

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
+from worldmodels import extensions
 from worldmodels.config import LatentChoice, RNNConfig, VAEConfig
 from worldmodels.errors import ConfigError
 from worldmodels.models.dynamics import DynamicsModel
@@ -29,11 +26,15 @@ from worldmodels.models.vae import ConvVAE
 
 ENCODERS: Mapping[str, type[Encoder]] = {"conv_vae": ConvVAE}
 DYNAMICS: Mapping[str, type[DynamicsModel]] = {"mdn_rnn": MDNRNN}
+_ENCODERS, _DYNAMICS = "worldmodels.encoders", "worldmodels.dynamics"
+"""The groups of entry points."""
 
 
 def find_encoder(name: str) -> type[Encoder]:
     """The encoder class of that name; raises `ConfigError` as `find_dynamics` does."""
-    found: type[Encoder] = _find("encoders", "encoder", name, ENCODERS)
+    if name in ENCODERS:
+        return ENCODERS[name]
+    found: type[Encoder] = extensions.find(_ENCODERS, "encoder", name, ENCODERS)
     return found
 
 
@@ -43,7 +44,9 @@ def find_dynamics(name: str) -> type[DynamicsModel]:
     Raises:
         ConfigError: there is none, or the package that adds it cannot be imported.
     """
-    found: type[DynamicsModel] = _find("dynamics", "dynamics model", name, DYNAMICS)
+    if name in DYNAMICS:
+        return DYNAMICS[name]
+    found: type[DynamicsModel] = extensions.find(_DYNAMICS, "dynamics model", name, DYNAMICS)
     return found
 
 
@@ -54,27 +57,11 @@ def name_of(module: Encoder | DynamicsModel) -> str:
         for name, known in names.items():
             if known is kind:
                 return name
-    for group in ("worldmodels.encoders", "worldmodels.dynamics"):
+    for group in (_ENCODERS, _DYNAMICS):
         for entry in entry_points(group=group):
             if entry.value == f"{kind.__module__}:{kind.__qualname__}":
                 return entry.name
     raise ConfigError(f"{kind.__qualname__}: is not registered; give it an entry point")
-
-
-def _find(group: str, what: str, name: str, own: Mapping[str, type]) -> Any:
-    if name in own:
-        return own[name]
-    added = {entry.name: entry for entry in entry_points(group=f"worldmodels.{group}")}
-    if name not in added:
-        raise ConfigError(f"unknown {what} {name!r}; choose one of {', '.join([*own, *added])}")
-    try:
-        return added[name].load()
-    except Exception as error:  # whatever a stranger's module raises
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(
-            f"{what} {name}: {added[name].value} cannot be imported ({reason}); reinstall the"
-            " package that adds it"
-        ) from error
 
 
 def build_encoder(config: VAEConfig, frame_size: int, like: Encoder | None = None) -> Encoder:
@@ -92,7 +79,7 @@ def build_encoder(config: VAEConfig, frame_size: int, like: Encoder | None = Non
     sizes = {} if like is None or type(like) is not kind else dict(like.sizes)
     sizes |= {"latent_size": config.latent_size, "frame_size": frame_size}
     with _named("vae", f"encoder={config.encoder}"):
-        return kind(**(sizes | _options(kind, vars(config), config.options)))
+        return kind(**(sizes | extensions.options(kind, vars(config), config.options)))
 
 
 def build_dynamics(
@@ -113,7 +100,7 @@ def build_dynamics(
     sizes: dict[str, Any] = {"latent_size": latent_size, "action_size": action_size}
     sizes["sampled"] = config.latent is LatentChoice.sampled
     with _named("rnn", f"model={config.model}"):
-        return kind(**(sizes | _options(kind, vars(config), {**config.options, **other})))
+        return kind(**(sizes | extensions.options(kind, vars(config), {**config.options, **other})))
 
 
 @contextmanager
@@ -125,33 +112,3 @@ def _named(group: str, choice: str) -> Iterator[None]:
         raise ConfigError(f"{group}.{error}") from error
     except ValueError as error:
         raise ConfigError(f"{group}.{choice}: {error}") from error
-
-
-def _options(
-    kind: type[Encoder] | type[DynamicsModel], keys: Mapping[str, Any], own: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The options of a model, from its stage's configuration.
-
-    Args:
-        kind: the class; the fields of its `Options` have defaults and types.
-        keys: of the stage; those that the model has are its options.
-        own: options that the stage has no key for; they come before `keys`.
-
-    Raises:
-        ConfigError: the model has no such option, or it is of another type.
-    """
-    names = {field.name for field in fields(kind.Options)}
-    chosen = {name: value for name, value in keys.items() if name in names} | dict(own)
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(kind.Options), chosen)
-    except OmegaConfBaseException as error:
-        key = error.full_key or error.key
-        if key not in names:
-            known = ", ".join(sorted(names)) or "none"
-            raise ConfigError(
-                f"options.{key}: no such option; {kind.__name__} has {known}"
-            ) from error
-        raise ConfigError(f"options.{key}: {str(error).splitlines()[0]}") from error
-    options = OmegaConf.to_container(merged)
-    assert isinstance(options, dict)
-    return {str(name): value for name, value in options.items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from worldmodels import extensions
 from worldmodels.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -25,9 +26,15 @@ def agents() -> list[str]:
     return sorted(f"pretrained/{record.parent.name}" for record in PRETRAINED.glob("*/agent.json"))
 
 
+def group_files(group: str) -> list[Path]:
+    """The files of a configuration group: those of ``conf/``, then those of other packages."""
+    folders = [CONF, *extensions.config_folders()]
+    return [path for folder in folders for path in sorted((folder / group).glob("*.yaml"))]
+
+
 def environment_of(env_id: str) -> str:
-    """The override that chooses an environment: its group where ``conf/env/`` has one."""
-    for path in sorted((CONF / "env").glob("*.yaml")):
+    """The override that chooses an environment: its group where there is one."""
+    for path in group_files("env"):
         group = OmegaConf.load(path)
         if env_id in (OmegaConf.select(group, "env.id"), OmegaConf.select(group, "id")):
             return f"env={path.stem}"

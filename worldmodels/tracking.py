@@ -1,4 +1,4 @@
-"""Metrics to CSV, TensorBoard and W&B, and progress bars.
+"""The metrics of a stage in ``metrics.csv``, and progress bars.
 
 The CSV is tidy, one value a line: ``step,name,value,seconds,made_by``, the last being the hash of
 the configuration and inputs that the stage's manifest has too. `rewind` drops what a killed process
@@ -10,13 +10,14 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -30,10 +31,12 @@ from rich.progress import Progress as Bars
 from rich.progress import Task as BarTask
 from rich.text import Text
 
-from worldmodels.errors import ArtifactError, ConfigError, install
+from worldmodels.errors import ArtifactError
+from worldmodels.extensions import reason
 from worldmodels.files import atomic_path, writing
 from worldmodels.integrity import require_made_by
 from worldmodels.streams import OUTPUT
+from worldmodels.trackers import Tracker
 from worldmodels.untrusted import MEGABYTE, printable, read_bytes
 
 
@@ -61,37 +64,27 @@ Row = tuple[int, str, float, float]
 """Of a metrics file: step, name, value, seconds of work up to then."""
 
 
-class Sink(Protocol):
-    """Somewhere that metrics go to."""
+class MetricsLog:
+    """The metrics of one stage: ``metrics.csv`` in its folder, and a tracker by choice.
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record values at a step."""
-        ...
-
-    def close(self) -> None:
-        """Flush and end."""
-        ...
-
-
-class Tracker:
-    """The metrics of one stage: ``metrics.csv`` in its folder, and optionally another logger.
+    A tracker that raises an exception is not called again: training does not depend on it.
 
     Args:
         path: of the CSV file.
-        sink: the other logger; the tracker closes it.
-        made_by: hash of configuration and inputs, in every row; a file with another is refused.
+        tracker: receives the metrics too.
+        made_by: hash of the configuration and inputs of the stage, a column of the file.
     """
 
-    def __init__(self, path: Path, sink: Sink | None = None, made_by: str = "") -> None:
+    def __init__(self, path: Path, tracker: Tracker | None = None, made_by: str = "") -> None:
         self.path = path
-        self._sink = sink
+        self._tracker = tracker
         self._made_by = made_by
         self._pending: list[Row] = []
         self._offset = 0.0
         self._started = time.monotonic()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record metrics in memory until `flush`; the sink gets them at once.
+        """Record metrics in memory until `flush`; the tracker gets them at once.
 
         Args:
             step: training step, or generation of a search, from 1.
@@ -99,8 +92,7 @@ class Tracker:
         """
         seconds = round(self._offset + time.monotonic() - self._started, 3)
         self._pending += [(step, name, value, seconds) for name, value in values.items()]
-        if self._sink is not None:
-            self._sink.log(step, values)
+        self._forward(lambda tracker: tracker.log(step, values))
 
     def flush(self) -> None:
         """Append the recorded metrics to the file.
@@ -142,12 +134,26 @@ class Tracker:
             writer.writerows((*row, self._made_by) for row in rows)
 
     def close(self) -> None:
-        """Flush, and close the sink."""
-        self.flush()
-        if self._sink is not None:
-            self._sink.close()
+        """Write what is pending and end the tracker."""
+        try:
+            self.flush()
+        finally:
+            self._forward(lambda tracker: tracker.close())
 
-    def __enter__(self) -> Tracker:
+    def _forward(self, call: Callable[[Tracker], None]) -> None:
+        if self._tracker is None:
+            return
+        try:
+            call(self._tracker)
+        except Exception as error:  # of other packages: a server that is gone, a full disk
+            self._tracker = None
+            logging.getLogger(__name__).warning(
+                "logger.name: the tracker failed (%s); metrics are written to %s only",
+                reason(error),
+                self.path,
+            )
+
+    def __enter__(self) -> MetricsLog:
         return self
 
     def __exit__(
@@ -198,56 +204,6 @@ def _made_by(path: Path) -> set[str | None]:
     with path.open(newline="") as file:
         lines = [line for line in file if line.endswith("\n")]
     return {row.get("made_by") for row in csv.DictReader(lines)}
-
-
-class _TensorBoard:
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ConfigError(
-                f"logger=tensorboard: TensorBoard is not installed; {install('tensorboard')}"
-            ) from None
-        self._writer: Any = SummaryWriter(str(folder))
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _WandB:
-    def __init__(self, folder: Path, project: str, mode: Any, name: str, config: Any) -> None:
-        import wandb
-
-        folder.mkdir(parents=True, exist_ok=True)
-        self._run: Any = wandb.init(
-            project=project,
-            name=name,
-            dir=str(folder),
-            mode=mode,
-            config=config,
-            settings=wandb.Settings(silent=True),
-        )
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-def open_sink(
-    logger: str, folder: Path, project: str, mode: str, name: str, config: Any
-) -> Sink | None:
-    """The sink that ``logger=`` names, or None for CSV alone."""
-    if logger == "tensorboard":
-        return _TensorBoard(folder)
-    if logger == "wandb":
-        return _WandB(folder, project, mode, name, config)
-    return None
 
 
 class _Rate(ProgressColumn):

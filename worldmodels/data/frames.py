@@ -10,6 +10,8 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import FRAMES_A_CHUNK
 
 RUNS_A_POOL = 256
+POOL_BYTES = 2**29
+"""Of a pool of large frames, which has fewer runs."""
 
 
 class FrameBatches:
@@ -17,7 +19,8 @@ class FrameBatches:
 
     Shuffling reads runs of `FRAMES_A_CHUNK` consecutive frames in random order, mixes
     `RUNS_A_POOL` of them in a pool and cuts batches from it: reading costs a sixteenth of what
-    single frames would, and memory is that of two pools (100 MB at 64x64) however large the data.
+    single frames would, and memory is that of two pools (100 MB at 64x64, at most 1 GiB) however
+    large the data.
 
     The order is a function of (seed, epoch), so that a run resumes at any batch.
 
@@ -39,6 +42,8 @@ class FrameBatches:
         shuffle: bool,
     ) -> None:
         self._episodes, self._batch_size = episodes, batch_size
+        run_bytes = FRAMES_A_CHUNK * int(np.prod(episodes.frame_shape))
+        self._runs_a_pool = max(1, min(RUNS_A_POOL, POOL_BYTES // run_bytes))
         self._seed, self._shuffle = seed, shuffle
         self._runs = np.array(
             [
@@ -62,8 +67,8 @@ class FrameBatches:
         runs = rng.permutation(self._runs) if self._shuffle else self._runs
         rest: np.ndarray | None = None  # what the pool before left over
         emitted = 0
-        for pool_start in range(0, len(runs), RUNS_A_POOL):
-            part = runs[pool_start : pool_start + RUNS_A_POOL]
+        for pool_start in range(0, len(runs), self._runs_a_pool):
+            part = runs[pool_start : pool_start + self._runs_a_pool]
             count = int((part[:, 2] - part[:, 1]).sum())
             order = rng.permutation(count) if self._shuffle else np.arange(count)
             left = 0 if rest is None else len(rest)

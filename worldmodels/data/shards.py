@@ -128,7 +128,7 @@ def write_shard(
     if largest > LARGEST_EPISODE:
         raise DataError(
             f"{path}: an episode has {largest:,} bytes of frames, more than"
-            f" {LARGEST_EPISODE:,}; choose a smaller rollouts.max_steps"
+            f" {LARGEST_EPISODE:,}; choose a smaller rollouts.max_steps or env.size"
         )
     codec = hdf5plugin.Blosc(cname="zstd", clevel=3, shuffle=hdf5plugin.Blosc.NOSHUFFLE)
     with writing(path) as output:

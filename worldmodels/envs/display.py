@@ -1,4 +1,4 @@
-"""A display for engines that draw, on machines that have none."""
+"""A display for environments that open a window, on machines that have none."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def virtual_display(mode: DisplayMode, needed: bool) -> Iterator[None]:
     - "forward" uses the ``$DISPLAY`` there is, such as that of ``ssh -X``;
     - "none" starts nothing and lets SDL (pygame) draw without a display.
 
-    The server ends with the block, and also when this process is killed. Inside another such
-    block, and in children of one, this does nothing.
+    The server ends with the block, or with the last window that this process leaves open, and also
+    when this process is killed. Inside another such block, and in children of one, this does
+    nothing.
 
     Args:
         mode: where the display comes from.
@@ -125,7 +126,10 @@ def _xvfb() -> Iterator[str]:
         deadline = time.monotonic() + _SHUTDOWN_S
         while server.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
-        server.stop()
+        # Killed under a window that an environment left open, it would take this process with it:
+        # Xlib exits. It ends with that window.
+        if not server.is_alive():
+            server.stop()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -230,9 +231,11 @@ def _make_single_env(
 
 def _refusal(env_id: str, kwargs: Mapping[str, Any], what: str, error: Exception) -> ConfigError:
     reason = str(error).strip().partition("\n")[0]
+    mend = f"check env.id and env.kwargs={dict(kwargs)}"
+    if not os.environ.get("DISPLAY") and re.search("display|video|x11", reason, re.IGNORECASE):
+        mend = "set env.needs_display=true if it opens a window"
     return ConfigError(
-        f"env.id={env_id}: it cannot {what} ({type(error).__name__}: {reason}): check env.id and"
-        f" env.kwargs={dict(kwargs)}"
+        f"env.id={env_id}: it cannot {what} ({type(error).__name__}: {reason}): {mend}"
     )
 
 

@@ -25,7 +25,7 @@ from worldmodels.files import JsonLines
 from worldmodels.integrity import require_made_by
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.seeds import Purpose
-from worldmodels.tracking import Progress, Tracker, say
+from worldmodels.tracking import MetricsLog, Progress, say
 from worldmodels.workers import Heartbeat, Pool
 from worldmodels.worlds.world import World
 
@@ -100,7 +100,7 @@ def evolve(
     open_pool: Callable[[Heartbeat], Pool[World]],
     folder: Path,
     options: EvolveOptions,
-    tracker: Tracker,
+    tracker: MetricsLog,
 ) -> EvolveResult:
     """Run a search to its end; it continues after the last generation of the logs in `folder`.
 
@@ -132,7 +132,7 @@ class _Loop:
         spec: ControllerSpec,
         folder: Path,
         options: EvolveOptions,
-        tracker: Tracker,
+        tracker: MetricsLog,
     ) -> None:
         self.search, self.subspace, self.spec = search, subspace, spec
         self.options, self.tracker = options, tracker

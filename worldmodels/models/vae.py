@@ -86,7 +86,10 @@ class ConvVAE(nn.Module):
     ) -> None:
         super().__init__()
         if frame_size != FRAME_SIZE:
-            raise ValueError(f"its layers take frames of {FRAME_SIZE} pixels, not {frame_size}")
+            raise ValueError(
+                f"takes frames of {FRAME_SIZE} pixels, not env.size={frame_size}; choose"
+                f" env.size={FRAME_SIZE}"
+            )
         self.latent_size = latent_size
         self.frame_size = frame_size
         self.kl_tolerance = kl_tolerance

@@ -81,7 +81,6 @@ class EpisodeVideo:
         """Pictures of the video, uint8 (PANEL, width, 3): the panels side by side."""
         frames = np.stack(self._frames)  # (steps + 1, side, side, 3)
         latents = torch.cat(self._latents)  # (steps + 1, latent)
-        scale = PANEL // frames.shape[1]
         blank = np.full((1, *frames.shape[1:]), _GREY, np.uint8)
         for start in range(0, len(frames), _BATCH):
             stop = min(start + _BATCH, len(frames))
@@ -90,7 +89,7 @@ class EpisodeVideo:
                 predicted = self._predicted[max(start - 1, 0) : stop - 1]  # of frames 1, 2, ...
                 decoded = [decode(self._encoder, torch.cat(predicted))] if predicted else []
                 panels.append(np.concatenate([blank, *decoded] if start == 0 else decoded))
-            large = [panel.repeat(scale, axis=1).repeat(scale, axis=2) for panel in panels]
+            large = [_resize(panel) for panel in panels]
             gap = np.full((stop - start, PANEL, SEPARATOR, 3), _GREY, np.uint8)
             row = [large[0]]
             for panel in large[1:]:
@@ -129,3 +128,9 @@ class EpisodeVideo:
                 ) from error
             finally:
                 writer.close()
+
+
+def _resize(frames: np.ndarray) -> np.ndarray:
+    """Frames (n, side, side, 3) to the nearest pixels of (n, PANEL, PANEL, 3)."""
+    nearest = np.arange(PANEL) * frames.shape[1] // PANEL
+    return frames[:, nearest][:, :, nearest]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from worldmodels import extras, untrusted
+from worldmodels import extras, trackers, untrusted
 from worldmodels.artifacts import Run
 from worldmodels.config import Config, Stage, flat, parts
 from worldmodels.devices import choose_device
@@ -21,7 +21,7 @@ from worldmodels.stage_folder import StageFolder
 from worldmodels.stages.inputs import Inputs
 from worldmodels.stages.runtime import Runtime
 from worldmodels.storage import unwritable
-from worldmodels.tracking import Tracker, open_sink, say
+from worldmodels.tracking import MetricsLog, say
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,11 @@ class Context:
             say(f"{stage}: done before ({folder.path}, {folder.record['fingerprint']})")
         return folder
 
-    def tracker(self, folder: StageFolder) -> Tracker:
-        """The metrics of a stage, written in its folder and to the configured logger."""
-        logger = self.config.logger
+    def tracker(self, folder: StageFolder) -> MetricsLog:
+        """The metrics of a stage, written in its folder and sent to the configured tracker."""
         name = f"{self.run.root.name}/{folder.stage}"
-        sink = open_sink(
-            logger.name.name, folder.path, logger.project, logger.mode, name, folder.record
-        )
-        return Tracker(folder.path / "metrics.csv", sink, folder.record["made_by"])
+        tracker = trackers.start(self.config.logger, folder.path, name, folder.record)
+        return MetricsLog(folder.path / "metrics.csv", tracker, folder.record["made_by"])
 
 
 def _check_models(config: Config) -> None:

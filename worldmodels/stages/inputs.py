@@ -186,3 +186,14 @@ class Inputs:
         else:
             folder = agent_of(self.run)
         return folder, {"agent": agent_fingerprint(folder)}
+
+
+def check_frames(episodes: EpisodeSet, size: int, by: object) -> None:
+    """Raise `ConfigError` unless the frames are squares of `size` pixels, which `by` asks for."""
+    height, width, _ = episodes.frame_shape
+    if (height, width) != (size, size):
+        raise ConfigError(
+            f"{by}: takes frames of {size} pixels, those of {episodes.shards[0].path} are"
+            f" {height}x{width}; collect them again with this env.size (stage=rollouts"
+            f" overwrite=true), or train an encoder with env.size={height}"
+        )

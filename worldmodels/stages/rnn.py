@@ -18,6 +18,7 @@ from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.registry import build_dynamics
 from worldmodels.stage_folder import StageFolder
 from worldmodels.stages.context import Context
+from worldmodels.stages.inputs import check_frames
 from worldmodels.tracking import say
 from worldmodels.training.copy_baseline import copy_baseline_nll
 from worldmodels.training.dynamics import DynamicsTask
@@ -69,7 +70,9 @@ def _latents(context: Context, folder: StageFolder, episodes: EpisodeSet) -> Lat
             return LatentSet(file)
         except DataError as error:
             say(f"rnn: {error} ({set_aside_damaged(path)})")
-    encoder = load_encoder(verified(context.run.locate("vae"), "vae.safetensors"))
+    trained = verified(context.run.locate("vae"), "vae.safetensors")
+    encoder = load_encoder(trained)
+    check_frames(episodes, encoder.frame_size, trained)
     device, bfloat16 = context.runtime.device, context.runtime.bfloat16
     encode_episodes(episodes, encoder, path, {"made_by": made_by}, device, bfloat16)
     folder.keep(sha256_of(folder.path, [path.name]))

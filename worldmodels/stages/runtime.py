@@ -17,6 +17,7 @@ from worldmodels.devices import choose_device, has_bfloat16
 from worldmodels.envs.action_spec import ActionSpec, action_spec
 from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare, resolve_engine
 from worldmodels.errors import ConfigError
+from worldmodels.model_files import load_encoder
 from worldmodels.models.features import FeatureSpec
 from worldmodels.training import cpu
 from worldmodels.workers import Heartbeat, Pool
@@ -124,8 +125,16 @@ class Runtime:
             encoder: its file; None for a world without features.
             dynamics: file of the dynamics model, where features contain its state.
             features: of the controller.
+
+        Raises:
+            ConfigError: the encoder takes frames of another size than those of the environment.
         """
         spec = self.env_spec(engine)
+        if encoder is not None and (taken := load_encoder(encoder).frame_size) != spec.size:
+            raise ConfigError(
+                f"env.size={spec.size}: the encoder {encoder} takes frames of {taken} pixels;"
+                f" choose env.size={taken}"
+            )
         prepare(spec, str(self.device))
         return RealWorldSpec(
             env=spec,

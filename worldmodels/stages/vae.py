@@ -10,6 +10,7 @@ from worldmodels.registry import build_encoder
 from worldmodels.reporting.pictures import save_reconstructions
 from worldmodels.stage_folder import StageFolder
 from worldmodels.stages.context import Context
+from worldmodels.stages.inputs import check_frames
 from worldmodels.tracking import say
 from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, fit
@@ -28,6 +29,7 @@ def _train(context: Context, folder: StageFolder) -> None:
     config, trainer = context.config.vae, context.config.trainer
     fabric = context.runtime.fabric()
     episodes = context.inputs.episodes()
+    check_frames(episodes, context.config.env.size, f"env.size={context.config.env.size}")
     split = episodes.split(config.validation_fraction, context.config.seed)
     torch.manual_seed(context.config.seed)
     before = context.inputs.previous("vae")

@@ -50,11 +50,11 @@ class EncoderTask:
         return len(self._train)
 
     def batches(self, epoch: int, start: int) -> Iterator[np.ndarray]:
-        """Training batches (B, 64, 64, 3) uint8 of epoch `epoch` from batch `start` on."""
+        """Training batches (B, H, W, 3) uint8 of epoch `epoch` from batch `start` on."""
         return prefetch(self._train.epoch(epoch, start))
 
     def validation(self) -> Iterator[np.ndarray]:
-        """Validation batches (B, 64, 64, 3) uint8, the same at each call."""
+        """Validation batches (B, H, W, 3) uint8, the same at each call."""
         return prefetch(self._validation.epoch(0))
 
     def count(self, batch: np.ndarray) -> int:
@@ -65,7 +65,7 @@ class EncoderTask:
         """The encoder's loss on a batch of frames.
 
         Args:
-            batch: (B, 64, 64, 3) uint8, in host memory.
+            batch: (B, H, W, 3) uint8, in host memory.
             carry: None; batches are independent.
 
         Returns:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from worldmodels import interrupts, weights
 from worldmodels.errors import ArtifactError, TrainingError
 from worldmodels.integrity import require_made_by, require_regular
-from worldmodels.tracking import Progress, Tracker
+from worldmodels.tracking import MetricsLog, Progress
 
 
 class Task(Protocol):
@@ -121,7 +121,7 @@ class FitResult:
 
 
 def fit(
-    task: Task, folder: Path, options: FitOptions, fabric: Fabric, tracker: Tracker
+    task: Task, folder: Path, options: FitOptions, fabric: Fabric, tracker: MetricsLog
 ) -> FitResult:
     """Train `task.module`, resuming from `folder` if it holds a checkpoint.
 
@@ -148,7 +148,7 @@ class _Loop:
     """The state of a fit: what the checkpoint holds."""
 
     def __init__(
-        self, task: Task, folder: Path, options: FitOptions, fabric: Fabric, tracker: Tracker
+        self, task: Task, folder: Path, options: FitOptions, fabric: Fabric, tracker: MetricsLog
     ) -> None:
         self.task, self.folder, self.options = task, folder, options
         self.fabric, self.tracker = fabric, tracker

@@ -18,7 +18,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """N episodes in the learned model, with the autoreset mode ``NEXT_STEP``.
 
     Observations are the world's features, (N, F) float32: z, and the parts of the dynamics model's
-    state that the world's features contain. If `decoded`, they are decoded frames, (N, 64, 64, 3)
+    state that the world's features contain. If `decoded`, they are decoded frames, (N, H, W, 3)
     uint8.
 
     Args:
@@ -29,6 +29,9 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         max_steps: time limit of an episode in steps.
         encoder: whose decoder makes frames; None for an environment without frames.
         decoded: observations are frames.
+
+    Raises:
+        ValueError: frames are asked for without an encoder.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -54,7 +57,8 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             -np.inf, np.inf, (world.feature_size,), np.float32
         )
         if decoded:
-            space = gymnasium.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+            side = self._decoder().frame_size
+            space = gymnasium.spaces.Box(0, 255, (side, side, 3), np.uint8)
         self.single_observation_space = space
         self.observation_space = batch_space(space, num_envs)
         self._ended = np.zeros(num_envs, bool)
@@ -124,16 +128,19 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     @torch.inference_mode()
     def frames(self) -> np.ndarray:
-        """The decoded frames of the current latents: (N, 64, 64, 3) uint8.
+        """The decoded frames of the current latents: (N, H, W, 3) uint8.
 
         Raises:
             ValueError: there is no `encoder`.
         """
+        return to_frames(self._decoder().decode(self._world.latents)).cpu().numpy()
+
+    def _decoder(self) -> Encoder:
         if self._encoder is None:
             raise ValueError(
                 "frames are drawn by the encoder's decoder: build this environment with encoder="
             )
-        return to_frames(self._encoder.decode(self._world.latents)).cpu().numpy()
+        return self._encoder
 
     def _observe(self) -> np.ndarray:
         return self.frames() if self._decoded else self._world.features().cpu().numpy()
@@ -173,7 +180,7 @@ class DreamEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         return observation[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def render(self) -> np.ndarray:
-        """The decoded frame: (64, 64, 3) uint8; raises ValueError without an encoder."""
+        """The decoded frame: (H, W, 3) uint8; raises ValueError without an encoder."""
         frame: np.ndarray = self._envs.frames()[0]
         return frame
 

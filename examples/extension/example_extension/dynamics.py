@@ -1,4 +1,4 @@
-"""A GRU that predicts the next latent as one Gaussian: a dynamics model in a package of its own."""
+"""A GRU that predicts the next latent as one Gaussian."""
 
 from __future__ import annotations
 

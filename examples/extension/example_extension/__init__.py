@@ -1,0 +1,1 @@
+"""Extends worldmodels: see README.md and pyproject.toml."""

@@ -1,0 +1,33 @@
+"""Metrics as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+@dataclass
+class JSONLinesOptions:
+    """The options of `JSONLines`: ``logger.options.file`` is its file's name."""
+
+    file: str = "metrics.jsonl"
+
+
+class JSONLines:
+    """Writes one object for each step, into the folder of the stage; see `Tracker`."""
+
+    Options: ClassVar[type] = JSONLinesOptions
+
+    def __init__(self, folder: Path, name: str, config: Mapping[str, Any], file: str) -> None:
+        self._stream = (folder / file).open("a")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write a line."""
+        self._stream.write(json.dumps({"step": step, **values}) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()

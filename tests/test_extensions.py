@@ -1,0 +1,166 @@
+"""What other packages add: trackers and configuration groups, found by their entry points."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from command import composed, environment, error_line, started_anew
+
+from worldmodels import extras, trackers
+from worldmodels.config import LoggerConfig
+from worldmodels.errors import ConfigError
+from worldmodels.tracking import MetricsLog, read_metrics
+
+TRACKER = """
+import json
+from dataclasses import dataclass
+
+@dataclass
+class LinesOptions:
+    file: str = "metrics.jsonl"
+    fails: bool = False
+
+class Lines:
+    Options = LinesOptions
+
+    def __init__(self, folder, name, config, file, fails):
+        self._fails = fails
+        self._file = (folder / file).open("a")
+        self._file.write(json.dumps({"run": name, **config}) + "\\n")
+
+    def log(self, step, values):
+        if self._fails:
+            raise ConnectionError("the server is gone")
+        self._file.write(json.dumps({"step": step, **values}) + "\\n")
+
+    def close(self):
+        self._file.close()
+"""
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder of installed packages."""
+    return tmp_path / "site"
+
+
+@pytest.fixture
+def install(site: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a distribution ``extra`` with entry points and files, as pip leaves them."""
+
+    def installed(group: str, *entries: str, files: Mapping[str, str]) -> None:
+        metadata = site / "extra-1.0.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n")
+        lines = "\n".join(entries)
+        (metadata / "entry_points.txt").write_text(f"[worldmodels.{group}]\n{lines}\n")
+        for name, content in files.items():
+            (site / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / name).write_text(content)
+        monkeypatch.syspath_prepend(site)
+        monkeypatch.setenv("PYTHONPATH", str(site))
+
+    return installed
+
+
+def test_a_tracker_of_another_package_receives_the_metrics(
+    install: Install, tmp_path: Path
+) -> None:
+    install("trackers", "lines = extra_tracker:Lines", files={"extra_tracker.py": TRACKER})
+    logger = LoggerConfig(name="lines", options={"file": "log"})
+    tracker = trackers.start(logger, tmp_path / "vae", "mine/vae", {"seed": 3})
+    with MetricsLog(tmp_path / "vae/metrics.csv", tracker) as log:
+        log.log(2, {"loss": 0.5})
+    lines = [json.loads(line) for line in (tmp_path / "vae/log").read_text().splitlines()]
+    assert lines == [{"run": "mine/vae", "seed": 3}, {"step": 2, "loss": 0.5}]
+    assert [row[:3] for row in read_metrics(tmp_path / "vae/metrics.csv")] == [(2, "loss", 0.5)]
+
+
+def test_metrics_are_kept_where_a_tracker_fails(
+    install: Install, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    install("trackers", "failing = extra_failing:Lines", files={"extra_failing.py": TRACKER})
+    logger = LoggerConfig(name="failing", options={"fails": True})
+    tracker = trackers.start(logger, tmp_path, "mine/vae", {})
+    with MetricsLog(tmp_path / "metrics.csv", tracker) as log:
+        log.log(1, {"loss": 2.0})
+        log.log(2, {"loss": 1.0})
+    assert [row[:3] for row in read_metrics(tmp_path / "metrics.csv")] == [
+        (1, "loss", 2.0),
+        (2, "loss", 1.0),
+    ]
+    (warning,) = caplog.messages
+    assert "the tracker failed (ConnectionError: the server is gone)" in warning
+    with pytest.raises(ConfigError, match=r"^logger=failing: cannot start \(FileNotFoundError"):
+        nowhere = LoggerConfig(name="failing", options={"file": "no/such/folder"})
+        trackers.start(nowhere, tmp_path, "mine/vae", {})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("logger.name=comet",), "logger.name=comet: unknown tracker 'comet'; choose one of csv,"),
+        (("logger.name=broken",), "tracker broken: extra_broken:Lines cannot be imported (Value"),
+        (("logger.name=hollow",), "logger.options: <class 'str'> has no dataclass Options"),
+        (
+            ("logger.name=lines", "+logger.options.port=6006"),
+            "logger.options.port: no such option; Lines has fails, file",
+        ),
+    ],
+)
+def test_a_tracker_that_cannot_be_used_is_one_line(
+    install: Install, words: tuple[str, ...], said: str
+) -> None:
+    names = ("broken = extra_broken:Lines", "hollow = builtins:str", "lines = extra_lines:Lines")
+    broken = "raise ValueError('no\\nkey')"
+    install("trackers", *names, files={"extra_broken.py": broken, "extra_lines.py": TRACKER})
+    with pytest.raises(ConfigError) as raised:
+        extras.check(composed("stage=all", "evaluate.video=false", *words))
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    extras.check(composed("stage=report", *words))  # which logs nothing
+
+
+def test_trackers_are_imported_only_when_chosen(install: Install) -> None:
+    install("trackers", "lines = extra_unused:Lines", files={"extra_unused.py": "raise SystemExit"})
+    program = """
+import sys
+from worldmodels import config, extras, tracking
+extras.check(config.Config())
+assert not {"wandb", "tensorboard"} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment())
+
+
+GROUPS = {
+    "extra_maze/__init__.py": "raise SystemExit('imported')",
+    "extra_maze/conf/env/maze.yaml": "name: maze\nid: extra_maze:Maze-v0\n",
+    "extra_maze/conf/env/carracing.yaml": "name: replaced\n",
+    "extra_maze/conf/experiment/maze/smoke.yaml": "# @package _global_\nvae: {epochs: -7}\n",
+}
+
+
+def test_configuration_groups_of_another_package_are_added_without_an_import(
+    install: Install, tmp_path: Path
+) -> None:
+    install("conf", "extra = extra_maze.conf", files=GROUPS)
+    listed = started_anew(tmp_path, "--help")
+    assert "env: breakout, carracing, maze, takecover" in listed.stdout, listed.stderr
+    assert "name: carracing" in listed.stdout  # groups of this package are not replaced
+    line = error_line(started_anew(tmp_path, "env=maze", "preset=smoke"))
+    assert "vae.epochs=-7" in line  # its recipe
+    line = error_line(started_anew(tmp_path, "env=5"))
+    assert "choose one of breakout, carracing, maze, takecover" in line
+
+
+def test_a_package_without_its_configuration_groups_is_one_line(
+    install: Install, tmp_path: Path
+) -> None:
+    install("conf", "extra = extra_maze.groups", files=GROUPS)
+    line = error_line(started_anew(tmp_path, "env=maze"))
+    assert "the package extra names extra_maze.groups, and there is no such folder" in line

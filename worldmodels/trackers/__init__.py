@@ -1,0 +1,106 @@
+"""Trackers: where metrics go beside ``metrics.csv``.
+
+A module of this package is a tracker of its name; its `TRACKER` is the class. Other packages add
+theirs as entry points of the group ``worldmodels.trackers``. A tracker is imported when
+``logger.name`` chooses it, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, ClassVar, Protocol
+
+from worldmodels import extensions
+from worldmodels.config import LoggerConfig
+from worldmodels.errors import ConfigError
+
+NONE = "csv"
+"""The name that chooses no tracker: ``metrics.csv`` alone, which is always written."""
+
+
+class Tracker(Protocol):
+    """Receives the metrics of one stage.
+
+    It is built as ``Class(folder=..., name=..., config=..., **options)`` when the stage begins, and
+    anew when a stage is resumed: steps after the last checkpoint are then logged a second time.
+
+    An exception of the constructor ends the command with one line. An exception of `log` or `close`
+    is a warning; the tracker is not called again, and the stage goes on with ``metrics.csv``.
+
+    Args:
+        Options: a dataclass: the arguments that a configuration chooses, typed, with defaults. A
+            key of ``logger.*`` with the name of an option sets it, ``logger.options.*`` any other.
+        folder: of the stage, for files of the tracker's own; it exists.
+        name: ``<run>/<stage>``.
+        config: the record in the stage's manifest (``config``: the configuration by key, ``inputs``
+            and their fingerprints, versions); numbers, texts, lists and mappings.
+    """
+
+    Options: ClassVar[type]
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record metrics, by name, at a step of training or a generation."""
+        ...
+
+    def close(self) -> None:
+        """Write what is pending. Called once, also when the stage fails or is stopped."""
+        ...
+
+
+def check(logger: LoggerConfig) -> None:
+    """Import the chosen tracker and check its options.
+
+    Raises:
+        ConfigError: there is no such tracker or option, or its package cannot be imported.
+        ModuleNotFoundError: a tracker of this package needs a module that is not installed.
+    """
+    _find(logger)
+
+
+def start(
+    logger: LoggerConfig, folder: Path, name: str, config: Mapping[str, Any]
+) -> Tracker | None:
+    """The tracker of one stage; None where ``metrics.csv`` is all.
+
+    Args:
+        logger: names the tracker and has its options.
+        folder, name, config: see `Tracker`; the folder is made if it is missing.
+
+    Raises:
+        ConfigError: as `check`, or the tracker cannot start.
+    """
+    found = _find(logger)
+    if found is None:
+        return None
+    kind, options = found
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        tracker: Tracker = kind(folder=folder, name=name, config=config, **options)
+    except Exception as error:  # of other packages
+        raise ConfigError(
+            f"logger={logger.name}: cannot start ({extensions.reason(error)}); correct logger.*, or"
+            f" choose logger={NONE}"
+        ) from error
+    return tracker
+
+
+def _find(logger: LoggerConfig) -> tuple[Any, dict[str, Any]] | None:
+    """The class of the chosen tracker and its options."""
+    if logger.name == NONE:
+        return None
+    included = [module.name for module in iter_modules(__path__)]
+    try:
+        if logger.name in included:
+            kind = import_module(f"{__name__}.{logger.name}").TRACKER
+        else:
+            known = [NONE, *included]
+            kind = extensions.find("worldmodels.trackers", "tracker", logger.name, known)
+    except ConfigError as error:
+        raise ConfigError(f"logger.name={logger.name}: {error}") from error
+    try:
+        return kind, extensions.options(kind, vars(logger), logger.options)
+    except ConfigError as error:
+        raise ConfigError(f"logger.{error}") from error
