@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from worldmodels.cores import available_cores
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents, LatentSet
-from worldmodels.envs.action_spec import ActionSpec
+from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.envs.actions import make_action_policy
 from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.evolution.fitness import fitness
@@ -43,7 +43,7 @@ BFLOAT16 = torch.cpu._is_avx512_bf16_supported()
 
 def prepare(folder: Path) -> None:
     """Episodes, models and latents that every measurement starts from."""
-    driver = RandomDriver("brownian", ActionSpec(LOW, HIGH))
+    driver = RandomDriver("brownian", ActionBounds(LOW, HIGH))
     jobs = [
         CollectShard(
             folder / "rollouts" / f"shard-{start:05d}.h5",

@@ -17,14 +17,14 @@ from hostile_agents import CASES, KEEPING_SHA256, judge, record
 from worldmodels.agent import fingerprint as fingerprint_of_agent
 from worldmodels.agent import load_agent, save_agent
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.envs.action_spec import ActionSpec
+from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.files import read_json, write_json
 from worldmodels.model_files import load_encoder, load_first_latents
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.worlds.collect import NoisyAgent
 from worldmodels.worlds.real import Perception, RealWorld
 
-ACTIONS = ActionSpec((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+ACTIONS = ActionBounds((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 SHIPPED = Path(__file__).resolve().parent.parent / "pretrained" / "carracing"
 SEARCH = ("stage=controller", "preset=smoke", ALONE)
 

@@ -30,7 +30,7 @@ THIRD = 1 / 3
 
 
 @dataclass(frozen=True)
-class ActionSpec:
+class ActionBounds:
     """The vectors that a controller acts with.
 
     Args:
@@ -51,13 +51,13 @@ class ActionSpec:
         return tuple("tanh" if low < 0 else "half_tanh" for low in self.low)
 
 
-def action_spec(env: VectorEnv[Any, Any, Any]) -> ActionSpec:
+def action_bounds(env: VectorEnv[Any, Any, Any]) -> ActionBounds:
     """The vectors that environments returned by `wrap_actions` take."""
     space = env.single_action_space
     assert isinstance(space, Box)
     choice = isinstance(env, _ArgmaxAction)
     low, high = (np.asarray(bound, float).tolist() for bound in (space.low, space.high))
-    return ActionSpec(tuple(low), tuple(high), choice)
+    return ActionBounds(tuple(low), tuple(high), choice)
 
 
 def wrap_actions(

@@ -40,7 +40,7 @@ class EnvSpec:
         max_steps: time limit of an episode in steps; reaching it is truncation.
         crop_rows: rows of the picture to keep from the top; None keeps all.
         size: side of the square frames in pixels.
-        action_bins: the discrete actions of the thirds of one number, see `action_spec`.
+        action_bins: the discrete actions of the thirds of one number.
         kwargs: further arguments of the engine's own `make`.
 
     Raises:
@@ -129,7 +129,7 @@ def make_vector_env(
       whichever environment it is, how many there are and what ran before. Seeds are in
       0..2**31 - 1.
     - `step(actions)` takes finite ``(N, A)``, whatever kind of actions the environment has (see
-      `action_spec`), and returns frames ``(N, size, size, 3)`` uint8,
+      `worldmodels.envs.action_spec`), and returns frames ``(N, size, size, 3)`` uint8,
       rewards ``(N,)`` float64, terminated and truncated ``(N,)`` bool, and infos. Only the time
       limit of `spec.max_steps` truncates.
     - An environment that has ended is frozen until the next reset: it costs no simulation and

@@ -14,7 +14,7 @@ import torch
 from worldmodels.config import Config, Engine, Precision, plain
 from worldmodels.cores import available_cores
 from worldmodels.devices import choose_device, has_bfloat16
-from worldmodels.envs.action_spec import ActionSpec, action_spec
+from worldmodels.envs.action_spec import ActionBounds, action_bounds
 from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare, resolve_engine
 from worldmodels.errors import ConfigError
 from worldmodels.model_files import load_encoder
@@ -84,7 +84,7 @@ class Runtime:
         return keys | {"env.num_envs": self.config.env.num_envs}
 
     @cached_property
-    def controls(self) -> ActionSpec:
+    def controls(self) -> ActionBounds:
         """The environment's action space; makes the environment once to read it.
 
         Raises:
@@ -92,11 +92,11 @@ class Runtime:
         """
         env, spec = self.config.env, self.env_spec()
         prepare(spec)
-        num_envs = make_vector_env(spec, 1)
+        envs = make_vector_env(spec, 1)
         try:
-            controls = action_spec(num_envs)
+            controls = action_bounds(envs)
         finally:
-            num_envs.close()
+            envs.close()
         if env.squash is not None and len(controls.low) != len(env.squash):
             raise ConfigError(
                 f"env.squash has {len(env.squash)} entries, {env.id} has"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from worldmodels.agent import load_agent
 from worldmodels.data.shards import Episode, write_shard
-from worldmodels.envs.action_spec import ActionSpec
+from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.envs.actions import ActionPolicy, make_action_policy
 from worldmodels.models.controller import squashing
 from worldmodels.workers import Heartbeat
@@ -39,7 +39,7 @@ class RandomDriver:
     """
 
     process: str
-    controls: ActionSpec
+    controls: ActionBounds
 
     def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
         """The policy for one environment per seed.
@@ -78,7 +78,7 @@ class NoisyAgent:
     folder: Path
     noise: float
     ez_greedy_epsilon: float
-    controls: ActionSpec
+    controls: ActionBounds
 
     def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
         """The policy for one environment per seed.
