@@ -19,6 +19,7 @@ SIMULATING = {
     for name in (
         *(
             "agents",
+            "api",
             "carracing",
             "carracing_vector",
             "commands",

@@ -247,6 +247,16 @@ def test_a_controller_of_another_world_is_refused(agent: Path, tmp_path: Path) -
     assert "parameters" in line
 
 
+@pytest.mark.parametrize("key", ["model", "base"])
+def test_an_agent_with_other_observations_is_refused_before_the_first_stage(
+    key: str, tmp_path: Path
+) -> None:
+    stage = "stage=evaluate" if key == "model" else "stage=all"
+    line = error_line(run(tmp_path, stage, "preset=smoke", f"{key}={SHIPPED}", "env.crop_rows=80"))
+    assert f"{key}={SHIPPED}: trained with env.crop_rows=84 env.size=64" in line
+    assert line.endswith("give env.crop_rows=84 env.size=64")
+
+
 # --- agents of strangers
 
 

@@ -1,7 +1,9 @@
 """The agents that the repository ships."""
 
 import hashlib
+import importlib
 import importlib.util
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,9 @@ import pytest
 
 from worldmodels.agent import PARTS, fingerprint, load_agent
 from worldmodels.envs.engines import EnvSpec
-from worldmodels.errors import install
+from worldmodels.errors import ArtifactError, install
 from worldmodels.evolution.fitness import EvalBatch
-from worldmodels.files import read_json
+from worldmodels.files import read_json, write_json
 from worldmodels.worlds.specs import RealWorldSpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +42,21 @@ def test_it_names_the_sha256_of_each_of_its_files(name: str) -> None:
     assert named.keys() == set(PARTS)
     for part, digest in named.items():
         assert hashlib.sha256((folder / part).read_bytes()).hexdigest() == digest
+
+
+def test_an_agent_without_observations_and_actions_is_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = published("carracing")
+    shutil.copytree(folder, tmp_path / "old")
+    record = read_json(folder / "agent.json")
+    older = {name: record[name] for name in record if name not in ("observation", "actions")}
+    write_json(tmp_path / "old/agent.json", older)
+    with pytest.raises(ArtifactError, match=r"convert the agent \(tools/convert_agent.py\)"):
+        load_agent(tmp_path / "old")
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    importlib.import_module("convert_agent").convert(tmp_path / "old", tmp_path / "new", None)
+    assert read_json(tmp_path / "new/agent.json") == record
 
 
 @pytest.mark.parametrize("name", RUNS)

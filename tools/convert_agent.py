@@ -1,9 +1,13 @@
-"""Convert an agent of version 0.1 to the format that this version reads; nothing is trained again.
+"""Convert an agent to the format that this version reads; nothing is trained again.
 
     python tools/convert_agent.py OLD_FOLDER NEW_FOLDER
+    python tools/convert_agent.py OLD_FOLDER NEW_FOLDER --env my-environment
 
-The tensors are copied as they are. The new folder names the class of each model, and its sizes, in
-the file of the model, and what the controller sees in ``agent.json``.
+It takes agents of format 1, and of format 2 without observations and actions. The tensors are
+copied as they are. The new folder names the class of each model, and its sizes, in the file of the
+model; what the controller sees, and the environment's observations and actions, in ``agent.json``.
+The environment is made once, to read its actions; it is configured as its group of ``conf/env/``,
+or as ``--env`` says.
 """
 
 from __future__ import annotations
@@ -11,11 +15,16 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from worldmodels import untrusted, weights
+from worldmodels import shipped, untrusted, weights
 from worldmodels.agent import RECORD, AgentConfig, fingerprint, load_agent, save_config
+from worldmodels.environments import env_spec, find_env
+from worldmodels.envs.action_spec import ActionSpec, actions_of
+from worldmodels.envs.engines import make_vector_env
+from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import WorldModelsError
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.features import FeatureSpec
@@ -31,32 +40,58 @@ def main() -> int:
     )
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
+    parser.add_argument("--env", help="a group of conf/env/, or the id of an environment")
     options = parser.parse_args()
     try:
-        convert(options.old, options.new)
+        convert(options.old, options.new, options.env)
     except (WorldModelsError, OSError, KeyError, TypeError, ValueError) as error:
         print(f"error: {options.old}: is not converted: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def convert(old: Path, new: Path) -> None:
+def convert(old: Path, new: Path, env: str | None) -> None:
     """Write the agent of folder `old` to folder `new`, which must not exist yet."""
     record = untrusted.read_json(old / RECORD, untrusted.MEGABYTE)
-    vae, rnn = (weights.load(old / f"{name}.safetensors") for name in ("vae", "rnn"))
+    first, env_id = record.get("format", 1) == 1, record["env_id"]
+    features, controller = _format_1(record) if first else _format_2(record)
+    models = {name: weights.load(old / f"{name}.safetensors") for name in ("vae", "rnn")}
+    observation, actions = _environment(env or shipped.group_of(env_id) or env_id)
     new.mkdir(parents=True)
-    _write(new / "vae.safetensors", "conv_vae", vae, {"frame_size": FRAME_SIZE})
-    _write(new / "rnn.safetensors", "mdn_rnn", rnn, {})
     for path in old.iterdir():
-        if path.name not in (RECORD, "vae.safetensors", "rnn.safetensors"):
+        if path.name != RECORD:
             shutil.copy2(path, new / path.name)
-    state = (("c", "h") if record.get("use_cell") else ("h",)) if record["use_hidden"] else ()
-    features = FeatureSpec(state, record["sampled"], record["hidden_after"])
-    spec = ControllerSpec(
-        tuple(record["squash"]), record.get("hidden_units", 0), record.get("bias", True)
-    )
-    save_config(new, AgentConfig(features, spec, record["env_id"]), fingerprint(old))
+    if first:
+        _write(new / "vae.safetensors", "conv_vae", models["vae"], {"frame_size": FRAME_SIZE})
+        _write(new / "rnn.safetensors", "mdn_rnn", models["rnn"], {})
+    config = AgentConfig(features, controller, env_id, observation, actions)
+    save_config(new, config, record.get("converted_from") or fingerprint(old))
     load_agent(new)
+
+
+def _environment(name: str) -> tuple[ObservationSpec, ActionSpec]:
+    """The observations and actions of the environment of that name."""
+    spec = env_spec(find_env(name))
+    with closing(make_vector_env(spec, 1)) as envs:
+        return ObservationSpec(spec.crop_rows, spec.size), actions_of(envs)
+
+
+def _format_1(record: dict[str, Any]) -> tuple[FeatureSpec, ControllerSpec]:
+    state = (("c", "h") if record.get("use_cell") else ("h",)) if record["use_hidden"] else ()
+    return (
+        FeatureSpec(state, record["sampled"], record["hidden_after"]),
+        ControllerSpec(
+            tuple(record["squash"]), record.get("hidden_units", 0), record.get("bias", True)
+        ),
+    )
+
+
+def _format_2(record: dict[str, Any]) -> tuple[FeatureSpec, ControllerSpec]:
+    features, controller = record["features"], record["controller"]
+    return (
+        FeatureSpec(**{**features, "state": tuple(features["state"])}),
+        ControllerSpec(**{**controller, "squash": tuple(controller["squash"])}),
+    )
 
 
 def _write(path: Path, name: str, tree: dict[str, Any], more: dict[str, Any]) -> None:

@@ -1,9 +1,46 @@
-"""World Models (Ha & Schmidhuber, 2018): VAE encoder, MDN-RNN dynamics model, CMA-ES controller."""
+"""World Models (Ha & Schmidhuber, 2018): VAE encoder, MDN-RNN dynamics model, CMA-ES controller.
+
+The names of `__all__` are the Python interface. They are imported when they are first used, so that
+importing the package takes no time.
+"""
 
 import os
+from typing import TYPE_CHECKING, Any
 
 from worldmodels.threads import share_cores
 
+if TYPE_CHECKING:
+    from worldmodels.api import (
+        Evaluation,
+        evaluate,
+        load_agent,
+        load_episodes,
+        make_dream,
+        make_env,
+    )
+    from worldmodels.policy import AgentPolicy
+
 __version__ = "0.1.0"
+__all__ = [
+    "AgentPolicy",
+    "Evaluation",
+    "evaluate",
+    "load_agent",
+    "load_episodes",
+    "make_dream",
+    "make_env",
+]
 
 share_cores(os.environ)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from worldmodels import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

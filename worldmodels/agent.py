@@ -16,6 +16,7 @@ import functools
 import hashlib
 import json
 import logging
+import operator
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -27,9 +28,11 @@ from torch import Tensor
 
 from worldmodels import untrusted, weights
 from worldmodels.data.latents import FirstLatents
+from worldmodels.envs.action_spec import ActionSpec, BoxActions, DiscreteActions
+from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ArtifactError
 from worldmodels.files import write_json
-from worldmodels.limits import ACTIONS, LIMITS
+from worldmodels.limits import ACTIONS, LIMITS, Limit
 from worldmodels.model_files import (
     finite,
     is_tensor,
@@ -47,8 +50,11 @@ from worldmodels.untrusted import printable
 
 RECORD = "agent.json"
 PARTS = tuple(f"{name}.safetensors" for name in ("controller", "pca_subspace", "rnn", "vae"))
-_FIELDS = {"format", "env_id", "features", "controller", "converted_from", "files"}
+_DESCRIBED = {"env_id", "features", "controller", "observation", "actions"}
+_FIELDS = {"format", *_DESCRIBED, "converted_from", "files"}
 _HIDDEN_UNITS = LIMITS["controller.hidden_units"]
+_BOUNDS = Limit(-float(np.finfo(np.float32).max), float(np.finfo(np.float32).max))
+_ACTION_NUMBERS = Limit(-(2**31), 2**31 - 1)
 PART_BYTES = 4096 * untrusted.MEGABYTE
 """Of a part, at most: more than the largest that the limits allow."""
 FORMAT = 2
@@ -63,11 +69,15 @@ class AgentConfig:
         features: what the controller sees.
         controller: its layers and squashings.
         env_id: the environment it was trained for.
+        observation: how that environment's pictures become the encoder's frames.
+        actions: that environment's own actions.
     """
 
     features: FeatureSpec
     controller: ControllerSpec
     env_id: str
+    observation: ObservationSpec
+    actions: ActionSpec
 
 
 @dataclass(frozen=True)
@@ -176,7 +186,12 @@ def _config(path: Path, record: dict[str, Any]) -> AgentConfig:
             " another version wrote it; make its stage again, or convert the agent"
             " (tools/convert_agent.py)"
         )
-    if not {"env_id", "features", "controller"} <= record.keys() <= _FIELDS:
+    if record.keys() <= _FIELDS - {"observation", "actions"}:
+        raise ArtifactError(
+            f"{path}: does not describe the observations and actions (an older version wrote it);"
+            " make its stage again, or convert the agent (tools/convert_agent.py)"
+        )
+    if not _DESCRIBED <= record.keys() <= _FIELDS:
         names = printable(", ".join(record), 200)
         raise ArtifactError(f"{path} does not describe an agent: it has {names}")
     features, controller = record["features"], record["controller"]
@@ -186,11 +201,7 @@ def _config(path: Path, record: dict[str, Any]) -> AgentConfig:
     state = features["state"]
     if not isinstance(state, list) or not all(isinstance(name, str) for name in state):
         raise ArtifactError(f"{path}: features.state has to be a list of names")
-    units = controller["hidden_units"]
-    if isinstance(units, bool) or not isinstance(units, int) or units not in _HIDDEN_UNITS:
-        raise ArtifactError(
-            f"{path}: controller.hidden_units is {shown(units)}: it has to be {_HIDDEN_UNITS}"
-        )
+    _check_integer(path, "controller.hidden_units", controller["hidden_units"], _HIDDEN_UNITS)
     for group, name in (("features", "sampled"), ("features", "updated"), ("controller", "bias")):
         value = record[group][name]
         if not isinstance(value, bool):
@@ -203,7 +214,58 @@ def _config(path: Path, record: dict[str, Any]) -> AgentConfig:
         FeatureSpec(**(features | {"state": tuple(state)})),
         ControllerSpec(**(controller | {"squash": tuple(controller["squash"])})),
         printable(record["env_id"], 200),
+        _observation(path, record["observation"]),
+        _actions(path, record["actions"]),
     )
+
+
+def _observation(path: Path, found: Any) -> ObservationSpec:
+    """The checked description of the frames."""
+    _check_fields(path, "observation", found, ObservationSpec)
+    for name, limit in (("crop_rows", LIMITS["env.crop_rows"]), ("size", LIMITS["env.size"])):
+        if not (name == "crop_rows" and found[name] is None):
+            _check_integer(path, f"observation.{name}", found[name], limit)
+    return ObservationSpec(**found)
+
+
+def _actions(path: Path, found: Any) -> ActionSpec:
+    """The checked description of the environment's own actions."""
+    if isinstance(found, dict) and "low" in found:
+        _check_fields(path, "actions", found, BoxActions)
+        low, high = (_bounds(path, name, found[name]) for name in ("low", "high"))
+        if len(low) != len(high) or not all(map(operator.lt, low, high)):
+            raise ArtifactError(f"{path}: actions.low has to be below actions.high: copy it again")
+        return BoxActions(low, high)
+    _check_fields(path, "actions", found, DiscreteActions)
+    _check_integer(path, "actions.n", found["n"], ACTIONS)
+    _check_integer(path, "actions.start", found["start"], _ACTION_NUMBERS)
+    bins, start = found["action_bins"], found["start"]
+    if bins is not None:
+        if not isinstance(bins, list) or len(bins) != 3:
+            raise ArtifactError(f"{path}: actions.action_bins has to be null or three actions")
+        for action in bins:
+            limit = Limit(start, start + found["n"] - 1)
+            _check_integer(path, "actions.action_bins", action, limit)
+        bins = tuple(bins)
+    return DiscreteActions(found["n"], start, bins)
+
+
+def _bounds(path: Path, name: str, found: Any) -> tuple[float, ...]:
+    """Checked bounds of actions."""
+    if not isinstance(found, list) or len(found) not in ACTIONS:
+        raise ArtifactError(f"{path}: actions.{name} has to be a list of {ACTIONS} numbers")
+    for bound in found:
+        number = isinstance(bound, int | float) and not isinstance(bound, bool)
+        if not number or bound not in _BOUNDS:
+            raise ArtifactError(
+                f"{path}: actions.{name} has {shown(bound)}: it has to be a finite number"
+            )
+    return tuple(map(float, found))
+
+
+def _check_integer(path: Path, name: str, value: Any, limit: Limit) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value not in limit:
+        raise ArtifactError(f"{path}: {name} is {shown(value)}: it has to be {limit}")
 
 
 def _check_fields(path: Path, group: str, found: Any, kind: type) -> None:
@@ -224,6 +286,15 @@ def _check_squash(path: Path, names: Any) -> None:
             f"{path}: unknown squashing {printable(str(error), 60)}, known are"
             f" {', '.join(SQUASHINGS)} and {CHOICE}"
         ) from None
+
+
+def load_config(folder: Path) -> AgentConfig:
+    """What joins the parts of an agent, without its models.
+
+    Raises:
+        ArtifactError: there is no agent, or ``agent.json`` does not describe one.
+    """
+    return _config(folder / RECORD, _record(folder))
 
 
 def load_agent(folder: Path) -> Agent:
@@ -270,6 +341,17 @@ def check_fit(
         raise ArtifactError(
             f"{where}: the controller sees {shown(min(unknown))} of the dynamics model's state,"
             f" which has {', '.join(dynamics.state_features)}: train it in this world"
+        )
+    if encoder.frame_size != config.observation.size:
+        raise ArtifactError(
+            f"{where}: the encoder takes frames of {encoder.frame_size} pixels, observation.size is"
+            f" {config.observation.size}: train the encoder on these frames"
+        )
+    numbers = len(config.actions.bounds.low)
+    if numbers != len(squash):
+        raise ArtifactError(
+            f"{where}: the controller gives {len(squash)} actions, the environment takes {numbers}:"
+            " train it in this environment"
         )
     features = config.features.size(encoder.latent_size, dynamics)
     needed, units = config.controller.size(features), config.controller.hidden_units

@@ -33,12 +33,18 @@ def group_files(group: str) -> list[Path]:
 
 
 def environment_of(env_id: str) -> str:
-    """The override that chooses an environment: its group where there is one."""
-    for path in group_files("env"):
+    """The override that chooses an environment: its group where ``conf/env/`` has one."""
+    group = group_of(env_id)
+    return f"env.id={env_id}" if group is None else f"env={group}"
+
+
+def group_of(env_id: str) -> str | None:
+    """The group of ``conf/env/`` that configures an environment, if there is one."""
+    for path in sorted((CONF / "env").glob("*.yaml")):
         group = OmegaConf.load(path)
         if env_id in (OmegaConf.select(group, "env.id"), OmegaConf.select(group, "id")):
-            return f"env={path.stem}"
-    return f"env.id={env_id}"
+            return path.stem
+    return None
 
 
 def find_agent(name: str) -> Path | None:

@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import VectorActionWrapper, VectorEnv
 from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.utils import rescale_box
 from gymnasium.wrappers.vector import RescaleAction
 from numpy.typing import NDArray
 
@@ -51,13 +52,88 @@ class ActionBounds:
         return tuple("tanh" if low < 0 else "half_tanh" for low in self.low)
 
 
+@dataclass(frozen=True)
+class BoxActions:
+    """Actions in a bounded box of floats.
+
+    Args:
+        low: bounds of the environment's own actions, (A,).
+        high: bounds of the environment's own actions, (A,).
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def rescaled(self) -> bool:
+        """Whether a controller's vectors are in [-1, 1] and rescaled to these bounds."""
+        return not (set(self.low) <= {-1, 0} and set(self.high) <= {1})
+
+    @property
+    def bounds(self) -> ActionBounds:
+        """The bounds of a controller's vectors."""
+        if self.rescaled:
+            return ActionBounds((-1.0,) * len(self.low), (1.0,) * len(self.low))
+        return ActionBounds(self.low, self.high)
+
+    def from_vectors(self, vectors: Actions) -> NDArray[np.float32]:
+        """The environment's actions (N, A), within the bounds, of a controller's vectors (N, A)."""
+        if self.rescaled:
+            one = np.ones(len(self.low))
+            box = Box(np.array(self.low, np.float32), np.array(self.high, np.float32))
+            _, _, to_bounds = rescale_box(box, -one, one)  # as RescaleAction does
+            vectors = to_bounds(vectors)
+        return np.clip(vectors, self.low, self.high).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class DiscreteActions:
+    """Discrete actions.
+
+    Args:
+        n: number of actions.
+        start: the first action's number.
+        action_bins: the actions of the lower, middle and upper third of one number in [-1, 1];
+            None: the largest of n numbers decides.
+    """
+
+    n: int
+    start: int = 0
+    action_bins: tuple[int, ...] | None = None
+
+    @property
+    def bounds(self) -> ActionBounds:
+        """The bounds of a controller's vectors."""
+        if self.action_bins is not None:
+            return ActionBounds((-1.0,), (1.0,))
+        return ActionBounds((0.0,) * self.n, (1.0,) * self.n, choice=True)
+
+    def from_vectors(self, vectors: Actions) -> NDArray[np.int64]:
+        """The environment's actions (N,) of vectors (N, 1), with bins, or (N, n)."""
+        if self.action_bins is None:
+            chosen: NDArray[np.int64] = self.start + vectors.argmax(axis=1)
+            return chosen
+        number = vectors[:, 0]
+        third = 1 + (number > THIRD).astype(int) - (number < -THIRD)
+        binned: NDArray[np.int64] = np.asarray(self.action_bins, np.int64)[third]
+        return binned
+
+
+ActionSpec = BoxActions | DiscreteActions
+"""An environment's own actions, and how they are made of a controller's vectors."""
+
+
+def actions_of(env: VectorEnv[Any, Any, Any]) -> ActionSpec:
+    """The environment's own actions in environments that `wrap_actions` returned."""
+    if isinstance(env, _Discrete):
+        return env.own
+    own = env.env if isinstance(env, RescaleAction) else env
+    return _box(own.single_action_space)
+
+
 def action_bounds(env: VectorEnv[Any, Any, Any]) -> ActionBounds:
     """The vectors that environments returned by `wrap_actions` take."""
-    space = env.single_action_space
-    assert isinstance(space, Box)
-    choice = isinstance(env, _ArgmaxAction)
-    low, high = (np.asarray(bound, float).tolist() for bound in (space.low, space.high))
-    return ActionBounds(tuple(low), tuple(high), choice)
+    return actions_of(env).bounds
 
 
 def wrap_actions(
@@ -76,14 +152,14 @@ def wrap_actions(
     space = env.single_action_space
     if isinstance(space, Discrete):
         if action_bins is None:
-            return _ArgmaxAction(env, int(space.n), int(space.start))
+            return _Discrete(env, DiscreteActions(int(space.n), int(space.start)))
         if len(action_bins) != 3 or not all(
             space.contains(np.int64(action)) for action in action_bins
         ):
             raise ConfigError(
                 f"env.action_bins={list(action_bins)}: choose three actions of {space}"
             )
-        return _BinnedAction(env, action_bins)
+        return _Discrete(env, DiscreteActions(int(space.n), int(space.start), tuple(action_bins)))
     if action_bins is not None:
         raise ConfigError(
             f"env.action_bins={list(action_bins)}: {env_id} has no discrete actions but {space}"
@@ -93,9 +169,13 @@ def wrap_actions(
             f"env.id={env_id}: actions are {space}: supported are bounded vectors of floats (Box)"
             " and Discrete"
         )
+    return RescaleAction(env, -1.0, 1.0) if _box(space).rescaled else env
+
+
+def _box(space: Space[Any]) -> BoxActions:
     assert isinstance(space, Box)
-    usual = np.isin(space.low, (-1, 0)).all() and (space.high == 1).all()
-    return env if usual else RescaleAction(env, -1.0, 1.0)
+    low, high = (np.asarray(bound, float).tolist() for bound in (space.low, space.high))
+    return BoxActions(tuple(low), tuple(high))
 
 
 def _is_bounded_vector(space: Space[Any]) -> bool:
@@ -107,31 +187,16 @@ def _is_bounded_vector(space: Space[Any]) -> bool:
     )
 
 
-class _ArgmaxAction(VectorActionWrapper[Any, Any, Any, Any]):
-    """Takes the action whose number is largest: ``(N, n)`` to ``(N,)``."""
+class _Discrete(VectorActionWrapper[Any, Any, Any, Any]):
+    """Takes a controller's vectors in place of an environment's own discrete actions."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], count: int, start: int) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], own: DiscreteActions) -> None:
         super().__init__(env)
-        self._start = start
-        self.single_action_space = Box(0, 1, (count,), np.float32)
+        self.own = own
+        bounds = own.bounds
+        low, high = (np.array(bound, np.float32) for bound in (bounds.low, bounds.high))
+        self.single_action_space = Box(low, high)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
 
     def actions(self, actions: Actions) -> NDArray[np.int64]:
-        chosen: NDArray[np.int64] = check_actions(actions, self.action_space).argmax(axis=1)
-        return self._start + chosen
-
-
-class _BinnedAction(VectorActionWrapper[Any, Any, Any, Any]):
-    """Takes one of three actions by the third that a number is in: ``(N, 1)`` to ``(N,)``."""
-
-    def __init__(self, env: VectorEnv[Any, Any, Any], action_bins: Sequence[int]) -> None:
-        super().__init__(env)
-        self._action_bins = np.asarray(action_bins)
-        self.single_action_space = Box(-1, 1, (1,), np.float32)
-        self.action_space = batch_space(self.single_action_space, env.num_envs)
-
-    def actions(self, actions: Actions) -> NDArray[np.int64]:
-        number = check_actions(actions, self.action_space)[:, 0]
-        third = 1 + (number > THIRD).astype(int) - (number < -THIRD)
-        chosen: NDArray[np.int64] = self._action_bins[third]
-        return chosen
+        return self.own.from_vectors(check_actions(actions, self.action_space))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,33 @@ from worldmodels.envs.vector import is_picture
 from worldmodels.errors import ConfigError
 
 Frames = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """How an environment's pictures become the frames that an encoder takes.
+
+    Args:
+        crop_rows: how many rows to keep from the top; None keeps all.
+        size: side of the square frames, in pixels.
+    """
+
+    crop_rows: int | None
+    size: int
+
+    def reduce(self, pictures: Frames) -> Frames:
+        """Crop and reduce pictures (N, H, W, 3) to frames (N, size, size, 3), both uint8."""
+        # The filter works on bytes in channels-last memory: permuting is a view, and so is
+        # slicing, so that a frame is read once and written once (about 10 us).
+        cropped = torch.from_numpy(pictures)[:, : self.crop_rows]  # (N, rows, W, 3)
+        frames = interpolate(
+            cropped.permute(0, 3, 1, 2),  # (N, 3, rows, W)
+            size=(self.size, self.size),
+            mode="bilinear",
+            antialias=True,
+        )
+        reduced: Frames = frames.permute(0, 2, 3, 1).contiguous().numpy()  # (N, size, size, 3)
+        return reduced
 
 
 class PixelObservation(VectorObservationWrapper[Frames, Any, Frames, Any]):
@@ -50,22 +78,11 @@ class PixelObservation(VectorObservationWrapper[Frames, Any, Frames, Any]):
                 f"env.crop_rows={crop_rows}: the pictures have {rows} rows: "
                 "choose fewer, or null to keep all"
             )
-        self._crop_rows = crop_rows
-        self._size = size
+        self._spec = ObservationSpec(crop_rows, size)
         frame = (size, size, 3)
         self.single_observation_space = Box(0, 255, frame, np.uint8)
         self.observation_space = Box(0, 255, (env.num_envs, *frame), np.uint8)
 
     def observations(self, observations: Frames) -> Frames:
         """Crop and reduce ``(N, H, W, 3)`` to ``(N, size, size, 3)``, both uint8."""
-        # The filter works on bytes in channels-last memory: permuting is a view, and so is
-        # slicing, so that a frame is read once and written once (about 10 us).
-        pictures = torch.from_numpy(observations)[:, : self._crop_rows]  # (N, rows, W, 3)
-        frames = interpolate(
-            pictures.permute(0, 3, 1, 2),  # (N, 3, rows, W)
-            size=(self._size, self._size),
-            mode="bilinear",
-            antialias=True,
-        )
-        reduced: Frames = frames.permute(0, 2, 3, 1).contiguous().numpy()  # (N, size, size, 3)
-        return reduced
+        return self._spec.reduce(observations)

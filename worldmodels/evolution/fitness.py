@@ -18,6 +18,9 @@ from worldmodels.workers import Heartbeat, Pool
 from worldmodels.worlds.rollout import Outcome, PopulationPolicy, Recorder, rollout
 from worldmodels.worlds.world import World
 
+FEW_ENVS = 4
+"""Episodes in an evaluation batch of an evaluation in Gymnasium's own simulator."""
+
 
 @dataclass(frozen=True)
 class EvalBatch:
@@ -99,6 +102,17 @@ def eval_batches(
     together = num_envs // len(seeds)
     groups = np.array_split(candidates, math.ceil(len(candidates) / together))
     return [EvalBatch(group, tuple(seeds), max_steps, spec, stall_steps) for group in groups]
+
+
+def evaluation_num_envs(engine: str, num_envs: int) -> int:
+    """Episodes in an evaluation batch of an evaluation.
+
+    Args:
+        engine: of the environment. With Gymnasium's the simulator, and not the models, takes most
+            of the time.
+        num_envs: of the environment's configuration.
+    """
+    return FEW_ENVS if engine == "gymnasium" else num_envs
 
 
 def fitness(

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import torch
 
-from worldmodels import extras, trackers, untrusted
+from worldmodels import extras, trackers
+from worldmodels.agent import load_config
 from worldmodels.artifacts import Run
 from worldmodels.config import Config, Stage, flat, parts
 from worldmodels.devices import choose_device
 from worldmodels.envs.engines import check_registered
+from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
 from worldmodels.registry import build_dynamics, build_encoder
@@ -74,17 +76,24 @@ class Context:
                 )
 
     def _check_agent(self) -> None:
-        """Raise `ConfigError` where the agent to evaluate was trained for another environment."""
-        model = self.inputs.model if self.config.stage is Stage.evaluate else None
-        if model is None:
-            return
-        record = untrusted.read_json(model / "agent.json", untrusted.MEGABYTE)
-        env_id = record.get("env_id") if isinstance(record, dict) else None
-        if isinstance(env_id, str) and env_id != self.config.env.id:
-            raise ConfigError(
-                f"model={self.config.model}: trained for {env_id}, env is {self.config.env.id};"
-                f" add {environment_of(env_id)}"
-            )
+        """Raise `ConfigError` where a trained agent does not fit the environment."""
+        env = self.config.env
+        here = ObservationSpec(env.crop_rows, env.size)
+        for key, folder in (("model", self.inputs.model), ("base", self.published)):
+            if folder is None:
+                continue
+            config, name = load_config(folder), getattr(self.config, key)
+            evaluated = key == "model" and self.config.stage is Stage.evaluate
+            if config.env_id != env.id and (evaluated or config.observation != here):
+                raise ConfigError(
+                    f"{key}={name}: trained for {config.env_id}, env is {env.id};"
+                    f" add {environment_of(config.env_id)}"
+                )
+            if config.observation != here:
+                raise ConfigError(
+                    f"{key}={name}: trained with {_keys(config.observation)}, env has"
+                    f" {_keys(here)}; give {_keys(config.observation)}"
+                )
 
     def begin(
         self, stage: str, inputs: dict[str, str], growable: tuple[str, ...], **groups: object
@@ -114,6 +123,12 @@ class Context:
         name = f"{self.run.root.name}/{folder.stage}"
         tracker = trackers.start(self.config.logger, folder.path, name, folder.record)
         return MetricsLog(folder.path / "metrics.csv", tracker, folder.record["made_by"])
+
+
+def _keys(observation: ObservationSpec) -> str:
+    """The configuration keys that give these observations."""
+    rows = "null" if observation.crop_rows is None else observation.crop_rows
+    return f"env.crop_rows={rows} env.size={observation.size}"
 
 
 def _check_models(config: Config) -> None:

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from worldmodels.agent import Agent, AgentConfig, load_agent, save_agent
 from worldmodels.config import Features, HiddenChoice, LatentChoice, WorldKind
 from worldmodels.data.latents import LatentSet
+from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 from worldmodels.evolution.evolve import EvolveOptions, evolve
 from worldmodels.evolution.pca import PCASubspace
@@ -112,7 +113,9 @@ def _agent_config(context: Context) -> AgentConfig:
         hidden_units=controller.hidden_units,
         bias=controller.bias,
     )
-    return AgentConfig(features, spec, context.config.env.id)
+    env, actions = context.config.env, context.runtime.actions
+    observation = ObservationSpec(env.crop_rows, env.size)
+    return AgentConfig(features, spec, env.id, observation, actions)
 
 
 def _options(context: Context, made_by: str) -> EvolveOptions:
@@ -159,27 +162,23 @@ def _subspace(
     context: Context, agent: Path, models: Models, dynamics: DynamicsModel, joined: AgentConfig
 ) -> PCASubspace:
     """The subspace that is searched; saved with the agent, because a resumed search needs it."""
-    path, pca_components = (
-        agent / "pca_subspace.safetensors",
-        context.config.controller.pca_components,
-    )
+    path = agent / "pca_subspace.safetensors"
+    components = context.config.controller.pca_components
     spec, features = joined.controller, joined.features.size(dynamics.latent_size, dynamics)
-    if pca_components is None:
+    if components is None:
         return PCASubspace(np.zeros(features), np.eye(features), spec)
     if not path.exists():
         if models.latents is None:
-            found = _kept(models.subspace, features, pca_components, spec)
+            found = _kept(models.subspace, features, components, spec)
         else:
             with threadpool_limits(1):  # rounding must not depend on the number of cores
                 moments = feature_moments(LatentSet(models.latents), dynamics, joined.features)
-                found = PCASubspace.of(*moments, pca_components, spec)
+                found = PCASubspace.of(*moments, components, spec)
         found.save(path)
     return PCASubspace.load(path, spec)
 
 
-def _kept(
-    path: Path | None, features: int, pca_components: int, spec: ControllerSpec
-) -> PCASubspace:
+def _kept(path: Path | None, features: int, components: int, spec: ControllerSpec) -> PCASubspace:
     """The leading components of the subspace in which an agent's controller was found.
 
     Raises:
@@ -187,19 +186,19 @@ def _kept(
     """
     mend = "choose controller.pca_components=null, or train encoder and dynamics model in this run"
     if path is None or not path.exists():
-        raise ConfigError(f"controller.pca_components={pca_components}: {path} is missing; {mend}")
+        raise ConfigError(f"controller.pca_components={components}: {path} is missing; {mend}")
     kept = PCASubspace.load(path, spec)
     if len(kept.axes) != features:
         raise ConfigError(
             f"controller.pca_components: {path} is for {len(kept.axes)} features, this"
             f" controller has {features}; {mend}"
         )
-    if kept.axes.shape[1] < min(pca_components, features):
+    if kept.axes.shape[1] < min(components, features):
         raise ConfigError(
-            f"controller.pca_components={pca_components}: {path} has {kept.axes.shape[1]}"
+            f"controller.pca_components={components}: {path} has {kept.axes.shape[1]}"
             f" components; choose as many or fewer, or {mend.removeprefix('choose ')}"
         )
-    return kept.leading(pca_components)
+    return kept.leading(components)
 
 
 def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None:

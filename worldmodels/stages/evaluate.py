@@ -15,9 +15,9 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agent import Agent, load_agent
-from worldmodels.config import Engine, WorldKind
+from worldmodels.config import WorldKind
 from worldmodels.data.shards import write_shard
-from worldmodels.evolution.fitness import EvalBatch, eval_batches
+from worldmodels.evolution.fitness import EvalBatch, eval_batches, evaluation_num_envs
 from worldmodels.files import JsonLines, write_json
 from worldmodels.integrity import fingerprint_arrays, require_made_by
 from worldmodels.reporting.scores import (
@@ -38,8 +38,6 @@ from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome
 from worldmodels.worlds.specs import RealWorldSpec, WorldSpec
 
-FEW_ENVS = 4
-"""Episodes of one job where Gymnasium's simulator, and not the models, takes most of the time."""
 RECORDED = 16
 """Episodes of the agent that are recorded, for the open-loop predictions of the report."""
 
@@ -77,7 +75,7 @@ def _evaluate(
 ) -> None:
     config = context.config.evaluate
     spec = context.runtime.env_spec(config.engine)
-    num_envs = FEW_ENVS if spec.engine == Engine.gymnasium.name else context.config.env.num_envs
+    num_envs = evaluation_num_envs(spec.engine, context.config.env.num_envs)
     episode_seeds = seeds.evaluation(config.first_seed, config.episodes)
     world_spec = context.runtime.real(
         config.engine,

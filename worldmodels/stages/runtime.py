@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,8 +15,9 @@ import torch
 from worldmodels.config import Config, Engine, Precision, plain
 from worldmodels.cores import available_cores
 from worldmodels.devices import choose_device, has_bfloat16
-from worldmodels.envs.action_spec import ActionBounds, action_bounds
-from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare, resolve_engine
+from worldmodels.environments import env_spec
+from worldmodels.envs.action_spec import ActionBounds, ActionSpec, actions_of
+from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare
 from worldmodels.errors import ConfigError
 from worldmodels.model_files import load_encoder
 from worldmodels.models.features import FeatureSpec
@@ -66,17 +68,7 @@ class Runtime:
 
     def env_spec(self, engine: Engine | None = None) -> EnvSpec:
         """The environment, on the configured engine or on another."""
-        env = self.config.env
-        spec = EnvSpec(
-            id=env.id,
-            engine=(engine or env.engine).name,
-            max_steps=env.max_steps,
-            crop_rows=env.crop_rows,
-            size=env.size,
-            action_bins=None if env.action_bins is None else tuple(env.action_bins),
-            kwargs=dict(env.kwargs),
-        )
-        return replace(spec, engine=resolve_engine(spec))
+        return env_spec(self.config.env, engine)
 
     def env_content(self, spec: EnvSpec) -> dict[str, object]:
         """The keys of the environment that determine recorded data, with their values."""
@@ -84,19 +76,21 @@ class Runtime:
         return keys | {"env.num_envs": self.config.env.num_envs}
 
     @cached_property
+    def actions(self) -> ActionSpec:
+        """The environment's own actions; makes the environment once to read them."""
+        spec = self.env_spec()
+        prepare(spec)
+        with closing(make_vector_env(spec, 1)) as envs:
+            return actions_of(envs)
+
+    @property
     def controls(self) -> ActionBounds:
-        """The environment's action space; makes the environment once to read it.
+        """The vectors that a controller acts with.
 
         Raises:
             ConfigError: ``env.squash`` has another number of entries than there are actions.
         """
-        env, spec = self.config.env, self.env_spec()
-        prepare(spec)
-        envs = make_vector_env(spec, 1)
-        try:
-            controls = action_bounds(envs)
-        finally:
-            envs.close()
+        env, controls = self.config.env, self.actions.bounds
         if env.squash is not None and len(controls.low) != len(env.squash):
             raise ConfigError(
                 f"env.squash has {len(env.squash)} entries, {env.id} has"

@@ -45,6 +45,21 @@ class Perception:
         """F, the number of features."""
         return self.features.size(self.encoder.latent_size, self.dynamics) if self.encoder else 0
 
+    def latents(self, frames: Tensor, noise: EpisodeNoise, time: int | Tensor) -> Tensor:
+        """z of frames: (rows, latent) float32, on `device`.
+
+        Args:
+            frames: uint8 (rows, size, size, 3), on `device`.
+            noise: of the rows' episodes, for a draw from the posterior.
+            time: step of the episodes, one or one for each row.
+        """
+        assert self.encoder is not None
+        posterior = self.encoder.encode(to_input(frames).to(self.dtype))
+        mean, logvar = posterior.mean.float(), posterior.logvar.float()
+        if not self.features.sampled:
+            return mean
+        return mean + torch.exp(0.5 * logvar) * noise.normal(time, mean.shape[1])
+
 
 class RealWorld:
     """Episodes of an environment, observed through an agent's models.
@@ -63,9 +78,8 @@ class RealWorld:
         self._make_env = make_env
         self._latents: Tensor
         self._env: VectorEnv | None = None
-        self._encoder = perception.encoder
-        if self._encoder is not None:
-            self._encoder.to(perception.device, perception.dtype).eval()
+        if perception.encoder is not None:
+            perception.encoder.to(perception.device, perception.dtype).eval()
 
     @property
     def frames(self) -> np.ndarray:
@@ -157,17 +171,14 @@ class RealWorld:
     def _perceive(self) -> Tensor:
         """Features (N, F) of the current frames."""
         perception = self.perception
-        if self._encoder is None:
+        if perception.encoder is None:
             return torch.zeros(len(self._alive), 0)
         # Metal may read the host's memory after it has been used again.
         on_cuda = perception.device.type == "cuda"
         frames = self._seen().to(perception.device, non_blocking=on_cuda)
-        posterior = self._encoder.encode(to_input(frames).to(perception.dtype))
-        mean, logvar = posterior.mean.float(), posterior.logvar.float()
-        if perception.features.sampled:
-            noise = self._noise.normal(self._time, mean.shape[1])
-            mean = mean + torch.exp(0.5 * logvar) * noise
-        self._latents = mean
+        self._latents = perception.latents(frames, self._noise, self._time)
         if perception.dynamics is None:
-            return mean
-        return perception.features.features(mean, self._actions, self._state, perception.dynamics)
+            return self._latents
+        return perception.features.features(
+            self._latents, self._actions, self._state, perception.dynamics
+        )

@@ -3,7 +3,7 @@
 Rewrites the frames of one shard with each, and times what training does: reading single frames and
 windows of consecutive ones at random places, from the page cache::
 
-    python benchmarks/codecs.py data/<run>/rollouts
+    python benchmarks/shard_codecs.py data/<run>/rollouts
 """
 
 from __future__ import annotations

@@ -1,0 +1,226 @@
+"""The Python interface: trained agents, environments and data without the command line."""
+
+import dataclasses
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import doom
+import gymnasium
+import numpy as np
+import pytest
+
+import worldmodels
+from worldmodels.agent import load_config, save_config
+from worldmodels.errors import ConfigError, DataError, WorldModelsError, install
+from worldmodels.files import read_json
+
+ROOT = Path(__file__).resolve().parent.parent
+CARRACING, TAKECOVER = (ROOT / "pretrained" / name for name in ("carracing", "takecover"))
+
+
+@pytest.fixture
+def sampling(tmp_path: Path) -> Path:
+    """The CarRacing agent, drawing its latents."""
+    folder = tmp_path / "sampling"
+    shutil.copytree(CARRACING, folder)
+    config = load_config(folder)
+    features = dataclasses.replace(config.features, sampled=True)
+    save_config(folder, dataclasses.replace(config, features=features))
+    return folder
+
+
+def pictures(*shape: int) -> Any:
+    return np.random.default_rng(1).integers(256, size=shape, dtype=np.uint8)
+
+
+def test_importing_the_package_loads_nothing_but_knows_its_names() -> None:
+    program = (
+        "import sys, worldmodels; assert set(worldmodels.__all__) <= set(dir(worldmodels));"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"torch", "numpy", "gymnasium", "numba", "hydra"}
+    for name in worldmodels.__all__:
+        assert getattr(worldmodels, name).__doc__
+    with pytest.raises(AttributeError, match="no attribute 'load'"):
+        worldmodels.load  # noqa: B018
+
+
+@pytest.mark.system
+def test_gymnasium_makes_the_simulator_by_the_name_of_its_module() -> None:
+    program = (
+        "import sys, gymnasium; assert not {'torch', 'numba'} & set(sys.modules);"
+        "env = gymnasium.make('worldmodels.envs:worldmodels/CarRacing-v3');"
+        "envs = gymnasium.make_vec('worldmodels.envs:worldmodels/CarRacing-v3', num_envs=2);"
+        "print(env.reset(seed=7)[0].shape, envs.reset(seed=7)[0].shape, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "(96, 96, 3) (2, 96, 96, 3) False\n"
+
+
+@pytest.mark.parametrize("draws", [True, pytest.param(False, marks=pytest.mark.system)])
+def test_the_policy_drives_gymnasiums_environment_as_the_pipeline_does(
+    draws: bool, sampling: Path
+) -> None:
+    policy = worldmodels.load_agent(sampling if draws else CARRACING)
+    with closing(gymnasium.make("CarRacing-v3")) as env:
+        frame, _ = env.reset(seed=3)
+        policy.reset(seed=3)
+        driven = 0.0
+        for _ in range(20):
+            frame, reward, *_ = env.step(policy.act(frame))
+            driven += float(reward)
+    judged = worldmodels.evaluate(policy, episodes=1, first_seed=3, max_steps=20)
+    assert judged.returns.tolist() == [driven]
+    assert judged.lengths.tolist() == [20]
+
+
+@pytest.mark.system
+def test_the_policy_plays_take_cover_as_the_pipeline_does() -> None:
+    pytest.importorskip("vizdoom", reason=f"ViZDoom is not installed: {install('doom')}")
+    policy = worldmodels.load_agent(TAKECOVER)
+    with closing(gymnasium.make(doom.ID, doom_config_path="/dev/null")) as env:
+        observation, _ = env.reset(seed=5)
+        policy.reset(seed=5)
+        steps, terminated = 0, False
+        while not terminated:
+            observation, _, terminated, *_ = env.step(policy.act(observation["screen"]))
+            steps += 1
+    judged = worldmodels.evaluate(policy, episodes=1, first_seed=5)
+    assert judged.lengths.tolist() == [steps]
+    assert judged.terminated.all()
+
+
+def test_a_batch_is_acted_in_as_each_of_its_episodes_alone(sampling: Path) -> None:
+    batch = worldmodels.load_agent(sampling)
+    alone = [worldmodels.load_agent(sampling) for _ in range(3)]
+    frames = pictures(6, 3, 96, 96, 3)
+    batch.reset(seed=20)
+    for row, policy in enumerate(alone):
+        policy.reset(seed=20 + row)
+    for time, frame in enumerate(frames):
+        if time == 3:
+            batch.reset(np.array([False, True, False]), seed=40)
+            alone[1].reset(seed=41)
+        single = np.stack([policy.act(frame[row]) for row, policy in enumerate(alone)])
+        # Matrix products round differently at another batch size, in bfloat16 by some 1e-3.
+        np.testing.assert_allclose(batch.act(frame), single, atol=0.03)
+
+
+def test_draws_are_those_of_the_seed_and_others_in_the_next_episode(sampling: Path) -> None:
+    frame = pictures(96, 96, 3)
+
+    def acts(seed: int) -> list[Any]:
+        policy = worldmodels.load_agent(sampling, seed=seed)
+        actions = []
+        for _ in range(2):
+            policy.reset()
+            actions.append(np.asarray(policy.act(frame)).tolist())
+        return actions
+
+    first = acts(1)
+    assert acts(1) == first
+    assert first[0] != first[1]
+    assert acts(2)[0] not in first
+
+
+def test_actions_are_the_environments_own() -> None:
+    policy = worldmodels.load_agent("pretrained/takecover")
+    assert policy.act(pictures(240, 320, 3)) in (0, 1, 2)
+    policy.reset()
+    actions = policy.act(pictures(4, 240, 320, 3))
+    assert isinstance(actions, np.ndarray)
+    assert (actions.shape, actions.dtype) == ((4,), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        (pictures(96, 96, 3).astype(np.float32), "frames: are float32"),
+        (pictures(96, 96), "not uint8"),
+        (pictures(0, 96, 96, 3), "has no pixels"),
+        (pictures(80, 96, 3), "have 80 rows, and the agent sees the upper 84"),
+        (pictures(3, 96, 96, 3), "3 after 2 in the step before; call reset"),
+    ],
+)
+def test_frames_that_do_not_fit_are_refused_in_one_line(frames: Any, said: str) -> None:
+    policy = worldmodels.load_agent(CARRACING)
+    policy.act(pictures(2, 96, 96, 3))
+    with pytest.raises(WorldModelsError, match=re.escape(said)):
+        policy.act(frames)
+    with pytest.raises(WorldModelsError, match=r"mask: is bool \(3,\), not bool \(2,\)"):
+        policy.reset(np.ones(3, bool))
+
+
+def test_arguments_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"agent=pretrained/pong: no trained agent"):
+        worldmodels.load_agent("pretrained/pong")
+    with pytest.raises(ConfigError, match=r"^env\.croprows: "):
+        worldmodels.make_env("carracing", croprows=3)
+    with pytest.raises(ConfigError, match=r"^env\.id=carracng: is not registered"):
+        worldmodels.make_env("carracng")
+    with pytest.raises(ConfigError, match="engine=box2d: choose one of"):
+        worldmodels.evaluate(CARRACING, engine="box2d")
+    with pytest.raises(ConfigError, match="temperature=0"):
+        worldmodels.make_dream(CARRACING, temperature=0)
+    with pytest.raises(DataError, match="has no shard"):
+        worldmodels.load_episodes(tmp_path)
+
+
+def test_an_evaluation_is_that_of_the_stage(smoke: Path) -> None:
+    run = smoke / "smoke"
+    stage = read_json(run / "evaluate/scores.json")["agent"]
+    config = read_json(run / "evaluate/manifest.json")["config"]
+    judged = worldmodels.evaluate(
+        run / "controller",
+        episodes=len(stage["seeds"]),
+        first_seed=stage["seeds"][0],
+        engine=config["env.engine"],
+        max_steps=config["env.max_steps"],
+    )
+    assert judged.returns.tolist() == stage["returns"]
+    assert judged.seeds.tolist() == stage["seeds"]
+    assert judged.interval == tuple(stage["interval"])
+
+
+@pytest.mark.system
+def test_workers_change_no_evaluation() -> None:
+    one, two = (
+        worldmodels.evaluate(CARRACING, episodes=6, max_steps=15, processes=count)
+        for count in (0, 2)
+    )
+    assert one.returns.tolist() == two.returns.tolist()
+
+
+def test_an_environment_by_its_id() -> None:
+    with closing(worldmodels.make_env("picture_env:Countdown-v0", 2, crop_rows=8)) as env:
+        frames, _ = env.reset(seed=3)
+        assert frames.shape == (2, 64, 64, 3)
+        terminated = [env.step(env.action_space.sample())[2].tolist() for _ in range(3)]
+    assert terminated == [[False, False], [False, False], [True, False]]
+
+
+def test_the_documented_interface_runs(
+    smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/quick").symlink_to(smoke / "smoke")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/python.md").read_text()
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(code, names)
+    for name in worldmodels.__all__:
+        assert f"`{name}`" in page
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(example, names)

@@ -1,0 +1,257 @@
+"""The Python interface, which ``import worldmodels`` offers: trained agents, environments, data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from worldmodels import agent as agents
+from worldmodels import seeds, shipped
+from worldmodels.agent import AgentConfig
+from worldmodels.config import Engine, EnvConfig
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.shards import Episode
+from worldmodels.devices import choose_device, has_bfloat16
+from worldmodels.environments import env_spec, find_env
+from worldmodels.envs.action_spec import DiscreteActions
+from worldmodels.envs.engines import ENGINES, make_vector_env, prepare
+from worldmodels.errors import ConfigError, DataError
+from worldmodels.evolution.fitness import evaluation_num_envs, fitness
+from worldmodels.integrity import Listed, listed
+from worldmodels.manifests import MANIFEST
+from worldmodels.policy import AgentPolicy
+from worldmodels.reporting.scores import summarise
+from worldmodels.workers import Pool
+from worldmodels.worlds.dream_env import DreamVectorEnv
+from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec
+
+_WORKER_TIMEOUT = 120.0
+"""Seconds of silence after which a worker is replaced, as by default for a stage."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The returns of an agent, one episode for each seed.
+
+    Args:
+        returns: (E,) float64, sums of rewards.
+        lengths: (E,) int64, steps.
+        terminated: (E,) bool, False where the time limit ended the episode.
+        seeds: (E,) int64, of the environment.
+        mean: of the returns.
+        std: sample standard deviation of the returns; 0 for one episode.
+        interval: 95 % bootstrap confidence interval of the mean; the least and the greatest return
+            where there are fewer than three episodes or all returns are equal.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
+    seeds: np.ndarray
+    mean: float
+    std: float
+    interval: tuple[float, float]
+
+
+def load_agent(name: str | Path, device: str = "cpu", seed: int = 0) -> AgentPolicy:
+    """Read a trained agent, to act in its environment.
+
+    Args:
+        name: folder of an agent, or of a stage ``controller``; or an agent that is shipped, as
+            ``pretrained/carracing``.
+        device: of the models: "cpu", "cuda", "mps", or "auto" for a GPU where there is one.
+        seed: of the random draws of an agent that samples its latents.
+
+    Raises:
+        ConfigError: there is no agent, or no such device.
+        ArtifactError: a file of the agent is missing or damaged, or does not fit the others.
+    """
+    folder = shipped.require_agent("agent", str(name))
+    return AgentPolicy(agents.load_agent(folder), folder, choose_device(device), seed)
+
+
+def evaluate(
+    agent: AgentPolicy | str | Path,
+    episodes: int = 100,
+    first_seed: int = 0,
+    engine: str = "gymnasium",
+    processes: int = 0,
+    **settings: Any,
+) -> Evaluation:
+    """Play episodes with a trained agent, as the stage ``evaluate`` does.
+
+    The environment is that of the agent, configured as its group of ``conf/env/`` does.
+
+    Args:
+        agent: what `load_agent` takes or returns. The state of a policy is neither used nor
+            changed.
+        episodes: how many, at least 1.
+        first_seed: of the first episode; the others follow. All are below 2**28: the seeds beyond
+            are those of training.
+        engine: "gymnasium", "native", "envpool" or "auto", as ``evaluate.engine`` takes it.
+        processes: worker processes; 0 plays in this process. A script that asks for more needs
+            ``if __name__ == "__main__":``, as with `multiprocessing`. The result is the same.
+        settings: keys ``env.*`` in place of the configured ones, as ``max_steps=100``.
+
+    Raises:
+        ConfigError: an argument is out of range, or the environment cannot be made.
+        WorkerError: a worker process failed.
+    """
+    policy = agent if isinstance(agent, AgentPolicy) else load_agent(agent)
+    if episodes < 1:
+        raise ConfigError(f"episodes={episodes}: choose 1 or more")
+    config = _env_of(policy.config, settings)
+    spec = env_spec(config, _engine(engine))
+    device = str(policy.device)
+    prepare(spec, device)
+    world_spec = RealWorldSpec(
+        env=spec,
+        encoder=policy.folder / "vae.safetensors",
+        dynamics=policy.folder / "rnn.safetensors",
+        features=policy.config.features,
+        device=device,
+        bfloat16=has_bfloat16(policy.device),
+    )
+    chosen = seeds.evaluation(first_seed, episodes)
+    num_envs = evaluation_num_envs(spec.engine, config.num_envs)
+    candidates, controller = policy.parameters[None], policy.config.controller
+    pool: Pool[Any] = Pool(world_spec.build, processes, _WORKER_TIMEOUT)
+    with pool:
+        outcome = fitness(pool, candidates, chosen, num_envs, spec.max_steps, controller)
+    returns, lengths, terminated = (part[0] for part in outcome)
+    score = summarise("agent", returns, chosen)
+    return Evaluation(
+        returns, lengths, terminated, np.array(chosen), score.mean, score.std, score.interval
+    )
+
+
+def make_dream(
+    agent: str | Path,
+    num_envs: int = 1,
+    temperature: float = 1.0,
+    decoded: bool = False,
+    max_steps: int | None = None,
+    device: str = "cpu",
+) -> DreamVectorEnv:
+    """The learned model of an agent as a Gymnasium vector environment.
+
+    Actions are the controller's vectors, float32 (N, A); episodes begin at first latents of
+    recorded ones. An environment that has ended is reset in the following step (``NEXT_STEP``).
+
+    Args:
+        agent: as `load_agent` takes it.
+        num_envs: number of environments N.
+        temperature: of the latents' distribution: higher is less certain (paper, section 4).
+        decoded: observations are frames that the decoder draws, uint8 (N, H, W, 3), and not the
+            controller's features, float32 (N, F).
+        max_steps: time limit; None is that of the agent's environment.
+        device: as `load_agent` takes it.
+
+    Raises:
+        ConfigError: there is no agent, no such device, or a number is out of range.
+        ArtifactError: a file of the agent is missing or damaged, or does not fit the others.
+    """
+    folder = shipped.require_agent("agent", str(agent))
+    trained, chosen = agents.load_agent(folder), choose_device(device)
+    config = trained.config
+    if max_steps is None:
+        max_steps = _env_of(config, {}).max_steps
+    for key, number in (("num_envs", num_envs), ("max_steps", max_steps)):
+        if number < 1:
+            raise ConfigError(f"{key}={number}: choose 1 or more")
+    if not temperature > 0:
+        raise ConfigError(f"temperature={temperature}: choose a number above 0")
+    dream = DreamWorldSpec(
+        folder / "rnn.safetensors",
+        temperature,
+        config.features,
+        str(chosen),
+        has_bfloat16(chosen),
+    )
+    controls = config.actions.bounds
+    low, high = (np.array(bounds, np.float32) for bounds in (controls.low, controls.high))
+    encoder = trained.encoder.to(chosen)
+    return DreamVectorEnv(dream.build(), num_envs, low, high, max_steps, encoder, decoded)
+
+
+def make_env(
+    env: str = "carracing",
+    num_envs: int = 1,
+    engine: str | None = None,
+    processes: int = 1,
+    **settings: Any,
+) -> VectorEnv[Any, Any, Any]:
+    """A real environment as the pipeline sees it: small square frames, vectors as actions.
+
+    `reset(seed=s)` begins episode ``s + i`` in environment i. Frames are uint8
+    (N, size, size, 3), actions float32 (N, A). An environment that has ended keeps its last frame
+    and flags, with reward 0, until the next reset (``DISABLED``).
+
+    Args:
+        env: name of a group of ``conf/env/``, or id of a Gymnasium environment.
+        num_envs: number of environments N.
+        engine: "native", "gymnasium", "envpool" or "auto"; None is the configured one.
+        processes: cores to simulate on: threads of the native engine, processes of the others.
+        settings: further keys of ``env.*``: max_steps, crop_rows, size, kwargs and others.
+
+    Raises:
+        ConfigError: a key or its value cannot be used, or the environment cannot be made.
+    """
+    spec = env_spec(find_env(env, **settings), None if engine is None else _engine(engine))
+    return make_vector_env(spec, num_envs, processes)
+
+
+def load_episodes(*paths: str | Path) -> Iterator[Episode]:
+    """The recorded episodes of a run, one after another.
+
+    Args:
+        paths: folder of a run or of its stage ``rollouts``; or a folder of ``shard-*.h5``, or
+            such files. Files that a manifest lists are compared with it.
+
+    Returns:
+        episodes of T steps: ``frames`` uint8 (T + 1, H, W, 3), ``actions`` float32 (T, A),
+        ``rewards`` float32 (T,), ``terminated`` and ``truncated`` bool (T,), and ``seed``; their
+        timeline is in `worldmodels.data.shards`. At each time one of them is in memory.
+
+    Raises:
+        DataError: there are no episodes, or a file is missing or damaged.
+        ArtifactError: a manifest is damaged, or a file cannot be read.
+    """
+    episodes = EpisodeSet.listed([file for path in paths for file in _shards(Path(path))])
+    return (episodes.episode(index) for index in range(episodes.num_episodes))
+
+
+def _shards(path: Path) -> list[Listed]:
+    """The shards at a path."""
+    if path.suffix == ".h5":
+        return [Listed(path)]
+    folder = path / "rollouts" if (path / "rollouts").is_dir() else path
+    if (folder / MANIFEST).exists():
+        return listed(folder, "shard-*.h5")
+    shards = [Listed(shard) for shard in sorted(folder.glob("shard-*.h5"))]
+    if not shards:
+        raise DataError(f"{path}: has no shard-*.h5; give the folder of a run or of its rollouts")
+    return shards
+
+
+def _env_of(config: AgentConfig, settings: dict[str, Any]) -> EnvConfig:
+    """The environment that an agent was trained for, with its own observations and actions."""
+    own: dict[str, Any] = {
+        "crop_rows": config.observation.crop_rows,
+        "size": config.observation.size,
+    }
+    if isinstance(config.actions, DiscreteActions):
+        bins = config.actions.action_bins
+        own["action_bins"] = None if bins is None else list(bins)
+    return find_env(shipped.group_of(config.env_id) or config.env_id, **{**own, **settings})
+
+
+def _engine(name: str) -> Engine:
+    if name not in ENGINES:
+        raise ConfigError(f"engine={name}: choose one of {', '.join(ENGINES)}")
+    return Engine[name]

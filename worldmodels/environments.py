@@ -1,0 +1,77 @@
+"""From an environment's name and configuration keys to the environment that an engine makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from worldmodels import config as schema
+from worldmodels import limits, shipped
+from worldmodels.config import Config, Engine, EnvConfig
+from worldmodels.envs.engines import EnvSpec, resolve_engine
+from worldmodels.errors import ConfigError
+
+
+def env_spec(env: EnvConfig, engine: Engine | None = None) -> EnvSpec:
+    """The environment of a configuration.
+
+    Args:
+        env: its keys.
+        engine: in place of the configured one.
+
+    Raises:
+        ConfigError: the engine cannot be had.
+    """
+    spec = EnvSpec(
+        id=env.id,
+        engine=(engine or env.engine).name,
+        max_steps=env.max_steps,
+        crop_rows=env.crop_rows,
+        size=env.size,
+        action_bins=None if env.action_bins is None else tuple(env.action_bins),
+        kwargs=dict(env.kwargs),
+    )
+    return replace(spec, engine=resolve_engine(spec))
+
+
+def find_env(name: str, **settings: Any) -> EnvConfig:
+    """The configuration of an environment.
+
+    Args:
+        name: of a group of ``conf/env/``, as ``env=`` takes it; or the id of a Gymnasium
+            environment, as ``env.id=`` takes it, with ``module:`` before it where a module
+            registers it.
+        settings: values of keys ``env.*`` in place of the configured ones.
+
+    Raises:
+        ConfigError: a key does not exist, or its value is of another type or beyond its limits.
+    """
+    schema.register()
+    with initialize_config_dir(str(shipped.CONF), version_base="1.3"):
+        composed = _compose(name)
+    try:
+        composed.env = OmegaConf.merge(composed.env, settings)
+        config = OmegaConf.to_object(composed)
+    except OmegaConfBaseException as error:
+        key = f"env.{error.key}"
+        raise ConfigError(f"{key}: {str(error).splitlines()[0]}; see conf/env/") from error
+    assert isinstance(config, Config)
+    limits.check(config)
+    return config.env
+
+
+def _compose(name: str) -> DictConfig:
+    """The configuration with ``env=name`` or, where there is no such group, ``env.id=name``."""
+    if name.isidentifier():
+        try:
+            return compose("config", overrides=[f"env={name}"])
+        except MissingConfigException:
+            pass
+    composed = compose("config")
+    composed.env.id = name
+    return composed
