@@ -162,7 +162,7 @@ def swap(folder: Path) -> None:
 
 KEEPING_SHA256 = {"flipped bit", "another controller", "no subspace", "files of another kind"}
 KEEPING_SHA256 |= {"a file elsewhere", "a number as files"}
-BOX = {"low": [-1.0, 0.0, 0.0], "high": [1.0, 1.0, 1.0]}
+BOX = {"kind": "box", "low": [-1.0, 0.0, 0.0], "high": [1.0, 1.0, 1.0]}
 _X = {"__tensor__": "x"}
 _DEEP: Any = {"value": 0}
 for _ in range(200):
@@ -285,17 +285,26 @@ CASES: dict[str, Callable[[Path], None]] = {
     "frames of endless size": record(observation={"crop_rows": 84, "size": 10**1000}),
     "rows to crop as truth": record(observation={"crop_rows": True, "size": 64}),
     "actions as a list": record(actions=[]),
+    "actions of another kind": record(actions=BOX | {"kind": ["box"]}),
     "actions with another field": record(actions=BOX | {"dtype": "object"}),
     "bounds as a number": record(actions=BOX | {"low": 5}),
     "bounds as text": record(actions=BOX | {"low": ["-1"] * 3}),
     "bounds upside down": record(actions=BOX | {"low": [1.0, 1.0, 2.0]}),
     "bounds not finite": record(actions=BOX | {"high": [1.0, 1.0, float("nan")]}),
-    "bounds without end": record(actions={"low": [0.0] * 50_000, "high": [1.0] * 50_000}),
-    "another number of actions": record(actions={"low": [0.0], "high": [1.0]}),
-    "a choice without end": record(actions={"n": 10**12, "start": 0, "action_bins": None}),
-    "a choice as half": record(actions={"n": 2.5, "start": 0, "action_bins": None}),
-    "bins of no action": record(actions={"n": 3, "start": 0, "action_bins": [0, 1, 3]}),
-    "two bins": record(actions={"n": 3, "start": 0, "action_bins": [0, 1]}),
+    "bounds without end": record(
+        actions={"kind": "box", "low": [0.0] * 50_000, "high": [1.0] * 50_000}
+    ),
+    "another number of actions": record(actions={"kind": "box", "low": [0.0], "high": [1.0]}),
+    "a choice without end": record(
+        actions={"kind": "discrete", "n": 10**12, "start": 0, "action_bins": None}
+    ),
+    "a choice as half": record(
+        actions={"kind": "discrete", "n": 2.5, "start": 0, "action_bins": None}
+    ),
+    "bins of no action": record(
+        actions={"kind": "discrete", "n": 3, "start": 0, "action_bins": [0, 1, 3]}
+    ),
+    "two bins": record(actions={"kind": "discrete", "n": 3, "start": 0, "action_bins": [0, 1]}),
     "neither observation nor actions": without("observation", "actions"),
     "flipped bit": flip,
     "another controller": swap,

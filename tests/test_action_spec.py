@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary
 
-from worldmodels.envs.action_spec import ActionBounds, action_bounds
+from worldmodels.envs.action_spec import ActionBounds, action_bounds, actions_of
 from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.errors import ConfigError, WorldModelsError
 
@@ -23,8 +23,10 @@ def test_a_choice_is_the_largest_number(processes: int) -> None:
     with closing(make_vector_env(chooses(3, start=5), num_envs=2, processes=processes)) as env:
         assert action_bounds(env) == ActionBounds((0.0,) * 3, (1.0,) * 3, choice=True)
         env.reset(seed=[9, 9])  # type: ignore[arg-type]
-        infos = env.step(np.array([[0, 0, 1], [0.2, 0.1, 0]], np.float32))[4]
+        vectors = np.array([[0, 0, 1], [0.2, 0.1, 0]], np.float32)
+        infos = env.step(vectors)[4]
         assert infos["done"].tolist() == [7, 5]
+        assert actions_of(env).from_vectors(vectors).tolist() == [7, 5]
         with pytest.raises(WorldModelsError, match="environment 1"):
             env.step(np.array([[0, 0, 1], [0, np.nan, 0]], np.float32))
 
@@ -35,6 +37,7 @@ def test_a_action_bins_has_three_thirds() -> None:
         env.reset(seed=[9] * 5)  # type: ignore[arg-type]
         pulled = np.array([[-1], [-0.34], [0.33], [0.34], [1]], np.float32)
         assert env.step(pulled)[4]["done"].tolist() == [2, 2, 0, 3, 3]
+        assert actions_of(env).from_vectors(pulled).tolist() == [2, 2, 0, 3, 3]
 
 
 def test_an_unusual_box_is_acted_in_from_minus_one_to_one() -> None:
@@ -44,8 +47,12 @@ def test_an_unusual_box_is_acted_in_from_minus_one_to_one() -> None:
     with closing(make_vector_env(spec, num_envs=1)) as env:
         assert action_bounds(env) == ActionBounds((-1.0, -1.0), (1.0, 1.0))
         env.reset(seed=[9])  # type: ignore[arg-type]
-        done = env.step(np.array([[0.5, -0.5]], np.float32))[4]["done"]
+        vectors = np.array([[0.5, -0.5]], np.float32)
+        done = env.step(vectors)[4]["done"]
         np.testing.assert_allclose(done, [[1, 2]])
+        own = actions_of(env)
+        np.testing.assert_array_equal(own.from_vectors(vectors), done)
+        np.testing.assert_allclose(own.from_vectors(9 * vectors), [[2, 0]])  # within the bounds
 
 
 @pytest.mark.parametrize(

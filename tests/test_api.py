@@ -140,7 +140,8 @@ def test_actions_are_the_environments_own() -> None:
     policy.reset()
     actions = policy.act(pictures(4, 240, 320, 3))
     assert isinstance(actions, np.ndarray)
-    assert (actions.shape, actions.dtype) == ((4,), np.int64)
+    assert actions.shape == (4,)
+    assert actions.dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -165,12 +166,16 @@ def test_frames_that_do_not_fit_are_refused_in_one_line(frames: Any, said: str) 
 def test_arguments_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"agent=pretrained/pong: no trained agent"):
         worldmodels.load_agent("pretrained/pong")
-    with pytest.raises(ConfigError, match=r"^env\.croprows: "):
+    with pytest.raises(ConfigError, match=r"env\.croprows.*env\.crop_rows"):
         worldmodels.make_env("carracing", croprows=3)
-    with pytest.raises(ConfigError, match=r"^env\.id=carracng: is not registered"):
+    with pytest.raises(ConfigError, match=r"^env\.id=carracng: "):
         worldmodels.make_env("carracng")
     with pytest.raises(ConfigError, match="engine=box2d: choose one of"):
         worldmodels.evaluate(CARRACING, engine="box2d")
+    with pytest.raises(ConfigError, match="episodes=0"):
+        worldmodels.evaluate(CARRACING, episodes=0)
+    with pytest.raises(ConfigError, match="device=gpu: is none of torch"):
+        worldmodels.load_agent(CARRACING, device="gpu")
     with pytest.raises(ConfigError, match="temperature=0"):
         worldmodels.make_dream(CARRACING, temperature=0)
     with pytest.raises(DataError, match="has no shard"):

@@ -230,12 +230,15 @@ def _observation(path: Path, found: Any) -> ObservationSpec:
 
 def _actions(path: Path, found: Any) -> ActionSpec:
     """The checked description of the environment's own actions."""
-    if isinstance(found, dict) and "low" in found:
+    kind = found.get("kind") if isinstance(found, dict) else None
+    if kind == "box":
         _check_fields(path, "actions", found, BoxActions)
         low, high = (_bounds(path, name, found[name]) for name in ("low", "high"))
         if len(low) != len(high) or not all(map(operator.lt, low, high)):
             raise ArtifactError(f"{path}: actions.low has to be below actions.high: copy it again")
         return BoxActions(low, high)
+    if kind != "discrete":
+        raise ArtifactError(f"{path}: actions.kind is {shown(kind)}: it has to be box or discrete")
     _check_fields(path, "actions", found, DiscreteActions)
     _check_integer(path, "actions.n", found["n"], ACTIONS)
     _check_integer(path, "actions.start", found["start"], _ACTION_NUMBERS)

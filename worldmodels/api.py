@@ -103,8 +103,9 @@ def evaluate(
         WorkerError: a worker process failed.
     """
     policy = agent if isinstance(agent, AgentPolicy) else load_agent(agent)
-    if episodes < 1:
-        raise ConfigError(f"episodes={episodes}: choose 1 or more")
+    for key, number, least in (("episodes", episodes, 1), ("processes", processes, 0)):
+        if number < least:
+            raise ConfigError(f"{key}={number}: choose {least} or more")
     config = _env_of(policy.config, settings)
     spec = env_spec(config, _engine(engine))
     device = str(policy.device)

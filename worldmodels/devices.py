@@ -25,7 +25,10 @@ def choose_device(name: str) -> torch.device:
             "device=mps: torch finds no Metal here (it needs Apple silicon and macOS);"
             " use device=auto or device=cpu"
         )
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device={name}: is none of torch; use auto, cpu, cuda or mps") from error
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from worldmodels import config as schema
 from worldmodels import limits, shipped
@@ -55,11 +55,11 @@ def find_env(name: str, **settings: Any) -> EnvConfig:
     with initialize_config_dir(str(shipped.CONF), version_base="1.3"):
         composed = _compose(name)
     try:
-        composed.env = OmegaConf.merge(composed.env, settings)
-        config = OmegaConf.to_object(composed)
+        config = OmegaConf.to_object(OmegaConf.merge(composed, {"env": settings}))
+    except (ConfigAttributeError, ConfigKeyError) as error:
+        raise ConfigError(schema.unknown(str(error.full_key))) from error
     except OmegaConfBaseException as error:
-        key = f"env.{error.key}"
-        raise ConfigError(f"{key}: {str(error).splitlines()[0]}; see conf/env/") from error
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     assert isinstance(config, Config)
     limits.check(config)
     return config.env

@@ -136,6 +136,15 @@ def test_what_is_missing_is_one_line_before_anything_is_made(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_python_interface_finds_a_shipped_agent(scripts: Path, tmp_path: Path) -> None:
+    code = (
+        "import numpy, worldmodels; agent = worldmodels.load_agent('pretrained/carracing');"
+        "print(agent.act(numpy.zeros((96, 96, 3), numpy.uint8)).shape)"
+    )
+    done = program(scripts, tmp_path, "-c", code, name="python")
+    assert done.stdout == "(3,)\n", done.stderr
+
+
 def test_a_shipped_agent_plays(scripts: Path, tmp_path: Path) -> None:
     few = ("evaluate.episodes=1", "env.max_steps=50", "evaluate.video=false")
     agent = "model=pretrained/carracing"

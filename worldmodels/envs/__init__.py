@@ -1,6 +1,7 @@
 """Real environments as vector environments: engines, pixels, displays, random actions.
 
-Importing it registers ``worldmodels/CarRacing-v3`` with Gymnasium.
+Importing it registers ``worldmodels/CarRacing-v3`` with Gymnasium, which imports it by itself for
+the id ``worldmodels.envs:worldmodels/CarRacing-v3``. Neither PyTorch nor numba is loaded for that.
 """
 
 from gymnasium.envs.registration import register

@@ -12,8 +12,8 @@ takes and episodes record:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
@@ -61,6 +61,7 @@ class BoxActions:
         high: bounds of the environment's own actions, (A,).
     """
 
+    kind: Literal["box"] = field(default="box", init=False)
     low: tuple[float, ...]
     high: tuple[float, ...]
 
@@ -97,6 +98,7 @@ class DiscreteActions:
             None: the largest of n numbers decides.
     """
 
+    kind: Literal["discrete"] = field(default="discrete", init=False)
     n: int
     start: int = 0
     action_bins: tuple[int, ...] | None = None
