@@ -185,7 +185,7 @@ def _memories() -> tuple[Variant, ...]:
         ("sampled", "controller input: sampled latents", ("controller.latent=sampled",)),
         ("gaussian", "single Gaussian", ("rnn.mixtures=1",)),
         ("long", "windows of 400 steps", ("rnn.sequence_length=400", "rnn.batch_size=4")),
-        ("after", "controller input: next LSTM state", ("controller.hidden=after",)),
+        ("after", "controller input: next LSTM state", ("controller.hidden=updated",)),
     )
 
 

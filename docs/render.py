@@ -19,6 +19,7 @@ import argparse
 import re
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ RESULTS = DOCS / "results"
 PAGES = (
     DOCS.parent / "README.md",
     DOCS / "simulator.md",
+    DOCS / "configuration.md",
     DOCS / "index.md",
     DOCS / "results-carracing.md",
     DOCS / "results-studies.md",
@@ -91,6 +93,7 @@ def _result(name: str) -> Any:
     return read_json(RESULTS / f"{name}.json")
 
 
+@cache
 def regions() -> dict[str, str]:
     """Region -> Markdown: those of `REGIONS`, and each table of a study as one of its name."""
     written = {name: write(_result(source)) for name, (write, source) in REGIONS.items()}
@@ -98,6 +101,7 @@ def regions() -> dict[str, str]:
     written["doom_data"] = tables.data_sources(by_data)
     studies = [read_json(path) for path in sorted(RESULTS.glob("study-*.json"))]
     headline = (_result("laptop"), _result("takecover"), _result("quick"), PAPER_CURVE[-1])
+    written |= {"keys": tables.keys(), "presets": tables.presets()}
     written["headline"] = tables.headline(*headline)
     return written | tables.studies([run for study in studies for run in study["runs"]])
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from functools import reduce
+from itertools import groupby
+from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
+from hydra import compose, initialize_config_dir
 from learning_curve import Point
+from omegaconf import OmegaConf
 
+from worldmodels.config import Config, register
+from worldmodels.keys import keys_of
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
     PAPER_SCORES,
@@ -17,6 +24,10 @@ from worldmodels.reporting.scores import (
     score_rows,
     summarise,
 )
+from worldmodels.shipped import CONF
+from worldmodels.usage import written
+
+PRESETS = ("paper", "laptop", "quick", "smoke")
 
 
 class PaperScores(NamedTuple):
@@ -322,3 +333,41 @@ def hostile(record: dict[str, Any]) -> str:
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def keys() -> str:
+    """Each section of the configuration with its keys."""
+    parts = []
+    for section, group in groupby(keys_of(Config), lambda key: key.section):
+        rows = [
+            (
+                f"`{key.name}`",
+                key.meaning.replace("<", "&lt;").replace("*", r"\*"),
+                key.unit,
+                f"`{written(key.default)}`",
+                key.accepts,
+            )
+            for key in group
+        ]
+        header = ("key", "meaning", "unit", "default", "accepted values")
+        parts.append(f"### {str(section.__doc__).rstrip('.')}\n\n{_table(header, rows)}")
+    return "\n" + "\n".join(parts) + "\n"
+
+
+def presets() -> str:
+    """Per environment, the keys that a preset or the environment sets, without its interpolations
+    resolved."""
+    register()
+    defaults = {key.name: key.default for key in keys_of(Config)}
+    parts = []
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        for env in ("carracing", "takecover"):
+            chosen = [compose("config", [f"env={env}", f"preset={name}"]) for name in PRESETS]
+            trees: list[Any] = [OmegaConf.to_container(config) for config in chosen]
+            rows = []
+            for name, default in defaults.items():
+                values = [written(reduce(getitem, name.split("."), tree)) for tree in trees]
+                if {*values, written(default)} != {values[0]}:
+                    rows.append([f"`{name}`", *(f"`{value}`" for value in values)])
+            parts.append(f"### env={env}\n\n{_table(('key', *PRESETS), rows)}")
+    return "\n" + "\n".join(parts) + "\n"

@@ -21,6 +21,7 @@ from worldmodels import config as schema
 from worldmodels import extras, limits
 from worldmodels.artifacts import Run
 from worldmodels.errors import ConfigError
+from worldmodels.keys import Limit
 from worldmodels.stages.context import Context
 
 PRESETS = [
@@ -101,7 +102,7 @@ def test_a_number_without_bound_ends_the_command_with_one_line(tmp_path: Path, w
 def test_an_interval_holds_finite_numbers_between_its_ends(
     number: float, least: int, width: int, above: bool
 ) -> None:
-    limit = limits.Limit(least, least + width, above)
+    limit = Limit(least, least + width, above)
     enough = number > least if above else number >= least
     assert (number in limit) == (enough and number <= least + width)
     for never in (math.nan, math.inf, -math.inf):

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from worldmodels.threads import share_cores
+from worldmodels.version import __version__
 
 if TYPE_CHECKING:
     from worldmodels.api import (
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     )
     from worldmodels.policy import AgentPolicy
 
-__version__ = "0.1.0"
 __all__ = [
     "AgentPolicy",
     "Evaluation",
+    "__version__",
     "evaluate",
     "load_agent",
     "load_episodes",

@@ -32,7 +32,8 @@ from worldmodels.envs.action_spec import ActionSpec, BoxActions, DiscreteActions
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ArtifactError
 from worldmodels.files import write_json
-from worldmodels.limits import ACTIONS, LIMITS, Limit
+from worldmodels.keys import Limit
+from worldmodels.limits import ACTIONS, LIMITS
 from worldmodels.model_files import (
     finite,
     is_tensor,

@@ -13,7 +13,8 @@ from gymnasium.vector import VectorEnv
 from worldmodels import agent as agents
 from worldmodels import seeds, shipped
 from worldmodels.agent import AgentConfig
-from worldmodels.config import Engine, EnvConfig
+from worldmodels.choices import Engine
+from worldmodels.config import EnvConfig
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode
 from worldmodels.devices import choose_device, has_bfloat16

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import re
 import sys
 import traceback
+from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -18,8 +20,17 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from worldmodels import __version__, extensions, extras, interrupts, limits, shipped, streams
 from worldmodels import config as schema
+from worldmodels import (
+    extensions,
+    extras,
+    interrupts,
+    limits,
+    shipped,
+    streams,
+    usage,
+)
+from worldmodels.choices import Stage
 from worldmodels.errors import (
     DISTRIBUTION,
     EXIT_ERROR,
@@ -29,15 +40,17 @@ from worldmodels.errors import (
     WorldModelsError,
     system_error,
 )
+from worldmodels.renames import renamed, renamed_value
 from worldmodels.untrusted import printable
+from worldmodels.version import __version__
 
-MODULES = {schema.Stage.all: "chain"}
+MODULES = {Stage.all: "chain"}
 
 
 def run_stage(config: schema.Config) -> None:
     """Run one stage of one run."""
     interrupts.check()  # it may have been asked to stop while it was imported
-    if config.stage is schema.Stage.doctor:
+    if config.stage is Stage.doctor:
         # Without what the other stages load: it is to report what of that is missing.
         from worldmodels.stages import doctor
 
@@ -98,38 +111,104 @@ def _run(composed: DictConfig) -> None:
 def _compose_and_run() -> None:
     """Compose the configuration that the words of the command line describe, and run its stage.
 
-    Options (``--help``, ``--config-dir``, ``--multirun``) and Hydra's own keys are for
-    ``hydra.main``, which composes each configuration twice; plain words are composed once, in half
-    the time.
+    Hydra's options (``--multirun``, ``--cfg``, ...) and its own keys are for ``hydra.main``, which
+    composes each configuration twice; other words are composed once, in half the time.
+
+    Raises:
+        ConfigError: ``--config-dir`` names no folder, or one with a group of an older version.
     """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-cd", "--config-dir", type=Path)
+    parser.add_argument("overrides", nargs="*")
     words = sys.argv[1:]
-    if any(word.startswith(("-", "hydra", "+hydra", "++hydra", "~hydra")) for word in words):
+    try:
+        options, others = parser.parse_known_intermixed_args(words)
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error}; --help lists the options") from None
+    folders, overrides = [shipped.CONF], list(options.overrides)
+    sections = [word for word in overrides if options.help and _is_section(word)]
+    overrides = [word for word in overrides if word not in sections]
+    if options.config_dir is not None:
+        _check_config_dir(options.config_dir)
+        folders.append(options.config_dir)
+    own = any(word.lstrip("+~").startswith("hydra") for word in overrides)
+    if not options.help and (others or own):
+        # Hydra's parser wants the overrides side by side, behind the options.
+        last = {word for word in overrides if word.startswith("~") or "=" in word}
+        sys.argv[1:] = sorted(words, key=last.__contains__)
         hydra.main(version_base="1.3", config_path=str(shipped.CONF), config_name="config")(_run)()
         return
+    if options.config_dir is not None:
+        path = str(options.config_dir.resolve()).replace("'", r"\'")
+        overrides.append(f"hydra.searchpath=['file://{path}']")
     with initialize_config_dir(str(shipped.CONF), version_base="1.3"):
-        composed = hydra.compose("config", overrides=words)
+        composed = hydra.compose("config", overrides=overrides)
+    if options.help:
+        print(usage.help_text(composed, folders, sections))
+        return
     _run(composed)
 
 
+def _check_config_dir(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir {folder}: no such folder; give one with groups like conf/")
+    for group in sorted(path.name for path in folder.iterdir()):
+        # Hydra ignores a group that nothing selects, such as one of conf/experiment/.
+        if renamed(group) is not None:
+            raise ConfigError(f"{folder / group}: renamed; use {folder / str(renamed(group))}")
+
+
 def composition_error(error: HydraException | OmegaConfBaseException) -> str:
-    """What is wrong with a configuration, by the name of its key or group."""
+    """What is wrong with a configuration, by the name of its key, group or file."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, option = error.missing_cfg_file.rpartition("/")
         return f"{group}={option}: choose one of {', '.join(error.options)}"
-    absent = re.fullmatch(r"Additional config directory '(.*)' not found", str(error))
-    if absent:
-        return f"--config-dir {absent[1]}: no such folder; give one with groups like conf/"
-    cause = error.__cause__ if isinstance(error, HydraException) else error
+    cause: BaseException | None = error
+    if isinstance(error, HydraException):
+        cause = error.__cause__ or error.__context__
     if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
         return str(error)
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        return schema.unknown(cause.full_key)
-    return f"{cause.full_key}: {str(cause).splitlines()[0]}"
+    file = re.match(r"In '(.+?)': ", str(error))
+    return f"{file[1]}.yaml: {_key_error(cause)}" if file else _key_error(cause)
+
+
+def _is_section(key: str) -> bool:
+    return is_dataclass(getattr(schema.Config(), key, None))
+
+
+def _key_error(error: OmegaConfBaseException) -> str:
+    """What is wrong with the key that `error` names."""
+    key, said = str(error.full_key), str(error).splitlines()[0]
+    if isinstance(error, ConfigAttributeError | ConfigKeyError):
+        return schema.unknown(key)
+    old = re.match(r"Invalid value '(.+)', expected", said)
+    present = renamed_value(key, old[1]) if old else None
+    if old and present:
+        return f"{key}={old[1]}: renamed; use {key}={present}"
+    if _is_section(key):
+        return (
+            f"{key}: takes no value of its own; give one of its keys ({key}.<key>=<value>), or the"
+            f" name of a file {key}/<name>.yaml in --config-dir"
+        )
+    return f"{key}: {said}"
+
+
+def _renamed_word(words: list[str]) -> ConfigError | None:
+    """The present name of an old key among words that do not compose, also of ``~key``, of which
+    Hydra's error names no key, and of a key in an old section, of which it names the section."""
+    for word in words:
+        key = re.match(r"~([\w./]+)|\+*([\w./]+)=", word)
+        old = (key[1] or key[2]).replace("/", ".") if key else ""
+        present = renamed(old)
+        if present is not None:
+            return ConfigError(f"{old}: renamed; use {present}")
+    return None
 
 
 def _group_error(words: list[str]) -> ConfigError | None:
-    """What is wrong with a word like ``vae=5``, which Hydra answers with an error of its own code:
-    a group takes the name of one of its files."""
+    """What is wrong with a word like ``env=[1]``, which Hydra answers with an error of its own
+    code: a group takes the name of one of its files."""
     for word in words:
         group, _, _ = word.partition("=")
         options = sorted({path.stem for path in shipped.group_files(group)})
@@ -165,6 +244,9 @@ def explain(error: Exception) -> int:
 
 def command() -> int:
     """What the words of the command line ask for; the exit code."""
+    if not sys.argv[1:]:
+        print(usage.SHORT, end="")
+        return 0
     if "--version" in sys.argv[1:]:
         print(DISTRIBUTION, __version__)
         return 0
@@ -186,7 +268,7 @@ def command() -> int:
             traceback.print_exception(escape.error)
         return explain(escape.error)
     except (TypeError, ValueError) as error:
-        return explain(_group_error(sys.argv[1:]) or error)
+        return explain(_renamed_word(sys.argv[1:]) or _group_error(sys.argv[1:]) or error)
     except Exception as error:
-        return explain(error)
+        return explain(_renamed_word(sys.argv[1:]) or error)
     return 0

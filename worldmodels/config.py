@@ -1,7 +1,11 @@
-"""The schema of ``conf/``: every key, its type and what it means.
+"""The schema of ``conf/``: every key, its type, default, range and meaning.
 
-Hydra composes the YAML files over these dataclasses, so a mistyped key or a value of the wrong
-type is an error that names the key.
+Every default is here; a file of ``conf/`` has only what differs from it. Where the paper gives a
+number, that is the default. Hydra composes the files over these dataclasses, so a mistyped key or a
+value of the wrong type is an error that names the key.
+
+``number(default, least, most)`` is a key that takes a number. The docstring below a key is its
+meaning in ``--help`` and docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -15,265 +19,288 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import II, OmegaConf
 
+from worldmodels import seeds
+from worldmodels.choices import (
+    ActionSource,
+    Device,
+    Display,
+    Engine,
+    Features,
+    HiddenChoice,
+    LatentChoice,
+    LoggerMode,
+    OnCorrupt,
+    Precision,
+    Stage,
+    WorldKind,
+)
+from worldmodels.keys import number
+from worldmodels.renames import renamed
 
-class Stage(Enum):
-    """What one command does."""
-
-    bootstrap = "bootstrap"
-    rollouts = "rollouts"
-    vae = "vae"
-    rnn = "rnn"
-    controller = "controller"
-    evaluate = "evaluate"
-    report = "report"
-    inspect = "inspect"
-    all = "all"
-    iterate = "iterate"
-    doctor = "doctor"
-
-
-class Device(Enum):
-    """Where the models run."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    mps = "mps"
-
-
-class Display(Enum):
-    """How an engine that draws to a screen gets one."""
-
-    auto = "auto"
-    xvfb = "xvfb"
-    forward = "forward"
-    none = "none"
-
-
-class Engine(Enum):
-    """Which simulator steps the environment."""
-
-    auto = "auto"
-    native = "native"
-    gymnasium = "gymnasium"
-    envpool = "envpool"
-
-
-class ActionSource(Enum):
-    """Who drives while data is collected."""
-
-    brownian = "brownian"
-    uniform = "uniform"
-    sticky_brownian = "sticky_brownian"
-    sticky_uniform = "sticky_uniform"
-    persistent_uniform = "persistent_uniform"
-    controller = "controller"
-
-
-class OnCorrupt(Enum):
-    """What to do about a damaged shard."""
-
-    refuse = "refuse"
-    skip = "skip"
-
-
-class WorldKind(Enum):
-    """Where the controller is trained."""
-
-    real = "real"
-    dream = "dream"
-
-
-class Features(Enum):
-    """What the controller sees: the latent alone, with the RNN's hidden state, or with its cell and
-    hidden state."""
-
-    z = "z"
-    zh = "zh"
-    zch = "zch"
-
-
-class LatentChoice(Enum):
-    """Whether z is drawn from the posterior or is its mean."""
-
-    sampled = "sampled"
-    mean = "mean"
-
-
-class HiddenChoice(Enum):
-    """Which hidden state goes with z_t: h_t, which has seen z_{t-1}, or one that has seen z_t."""
-
-    before = "before"
-    after = "after"
-
-
-class Precision(Enum):
-    """Arithmetic of the networks; auto is bfloat16 where the hardware has it."""
-
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
+_WEEK = 7 * 24 * 3600
+_MANY = 100_000
+_HUGE = 1_000_000
+"""Bounds far beyond any preset: they stop a mistyped number from running or allocating endlessly,
+and are the bounds of the sizes in agents from elsewhere (`worldmodels/agent.py`)."""
 
 
 @dataclass
 class EnvConfig:
-    """The environment and how its frames and actions are shaped."""
+    """Environment: frames, actions, episodes."""
 
-    name: str = "carracing"  # what its runs are called unless run= says otherwise
+    name: str = "carracing"
+    """Name of its runs where run= gives none."""
     id: str = "CarRacing-v3"
+    """Gymnasium's id; module:id imports the module first."""
     engine: Engine = Engine.auto
-    max_steps: int = 1000  # time limit of an episode
-    crop_rows: int | None = 84  # rows kept from the top: the instrument bar is below
-    size: int = 64  # side of the square frames that the models see
-    num_envs: int = 16  # episodes in one batch; changing it changes rounding, not meaning
-    needs_display: bool = False  # it opens a window; display=auto starts Xvfb where there is none
-    squash: list[str] | None = None  # of each action; null: as its kind and its bounds ask for
-    action_bins: list[int] | None = None  # of a choice: what the thirds of one number in [-1, 1] do
-    kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
+    """Simulator: native is this project's CarRacing; auto is native where it can simulate the
+    environment, else gymnasium."""
+    max_steps: int = number(1000, 1, 100_000, unit="steps")
+    """Time limit of an episode."""
+    crop_rows: int | None = number(84, 1, 10_000, unit="pixels")
+    """Rows of the image that are kept, from the top; null keeps all."""
+    size: int = number(64, 8, 512, unit="pixels")
+    """Side of the square frames that the models take; an encoder may take one size only."""
+    num_envs: int = number(16, 1, 16_384)
+    """Episodes in one batch during collection; another number changes rounding only."""
+    needs_display: bool = False
+    """Whether the environment opens a window; display=auto then starts Xvfb where there is none."""
+    squash: list[str] | None = None
+    """For each action, the function that bounds the controller's output: tanh [-1, 1], half_tanh
+    [0, 1], clipped_tanh [0, 1], or choice for all; null chooses by the action space."""
+    action_bins: list[int] | None = number(None, -1_000_000, 1_000_000)
+    """Three discrete actions: those of the lower, middle and upper third of one continuous action;
+    null leaves the action space as it is."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of gymnasium.make."""
 
 
 @dataclass
 class RolloutsConfig:
-    """Recorded episodes."""
+    """Collection of episodes."""
 
-    episodes: int = 10_000
-    max_steps: int = II("env.max_steps")  # shorter sees more episodes for the same cost
+    episodes: int = number(10_000, 1, 100_000)
+    """Episodes to collect."""
+    max_steps: int = number(II("env.max_steps"), 1, 100_000, unit="steps")
+    """Time limit of a collected episode."""
     policy: ActionSource = ActionSource.brownian
-    noise: float = 0.0  # standard deviation added to a controller's parameters, anew an episode
-    ez_greedy_epsilon: float = (
-        0.0  # chance a step that a controller's hand slips, for 1 to 30 random steps
-    )
+    """Actions: random walk (brownian), uniform; sticky_*: each held for 1 to 10 steps;
+    persistent_uniform: held for longer in some episodes; controller: a trained agent."""
+    noise: float = number(0.0, 0, 1000)
+    """Standard deviation of the noise on the parameters of policy=controller, drawn for each
+    episode."""
+    ez_greedy_epsilon: float = number(0.0, 0, 1)
+    """Probability per step that policy=controller begins 1 to 30 random actions (ez-greedy)."""
     on_corrupt: OnCorrupt = OnCorrupt.refuse
+    """Damaged data file: refuse stops with an error, skip leaves it out."""
 
 
 @dataclass
 class VAEConfig:
-    """The encoder (paper, appendix A.1)."""
+    """VAE encoder (paper, appendix A.1)."""
 
-    encoder: str = "conv_vae"  # registered name of its class
-    options: dict[str, Any] = field(default_factory=dict)  # of a class that another package adds
-    latent_size: int = 32
-    epochs: int = 10
-    batch_size: int = 100
-    learning_rate: float = 1e-4
-    final_learning_rate: float = 1e-4  # reached by exponential decay; equal is constant
-    kl_tolerance: float = 0.5  # free nats per latent dimension, applied to their sum
-    validation_fraction: float = 0.05
+    encoder: str = "conv_vae"
+    """Registered name of the encoder."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of an encoder of another package."""
+    latent_size: int = number(32, 1, 512)
+    """Size of the latent z."""
+    epochs: int = number(10, 0, _MANY)
+    """Passes over the frames; 0: no training."""
+    batch_size: int = number(100, 1, 8192)
+    """Frames in a batch."""
+    learning_rate: float = number(1e-4, 0, _HUGE, above=True)
+    """Learning rate of Adam in the first step."""
+    final_learning_rate: float = number(1e-4, 0, _HUGE, above=True)
+    """Learning rate of Adam in the last step, reached by exponential decay."""
+    kl_tolerance: float = number(0.5, 0, 1000, unit="nats")
+    """Free nats per latent dimension, applied to their sum."""
+    validation_fraction: float = number(0.05, 0, 1)
+    """Share of the episodes for validation."""
 
 
 @dataclass
 class RNNConfig:
-    """The dynamics model (paper, appendix A.2)."""
+    """MDN-RNN dynamics model (paper, appendix A.2)."""
 
-    model: str = "mdn_rnn"  # registered name of its class
-    options: dict[str, Any] = field(default_factory=dict)  # of a class that another package adds
-    hidden_size: int = 256
-    mixtures: int = 5
-    shared_mixture: bool = False  # all dimensions of z share one mixture, instead of one for each
-    latent: LatentChoice = LatentChoice.sampled  # what it learns to predict
-    epochs: int = 40
-    batch_size: int = 100  # episodes side by side
-    sequence_length: int = 0  # steps of back-propagation; 0 is whole episodes
-    learning_rate: float = 1e-3
-    final_learning_rate: float = 1e-3  # reached by exponential decay; equal is constant
-    gradient_clip: float = 1.0  # elementwise, as the paper's code clips
-    is_first: bool = False  # a further input is 1 in the first step of an episode
-    reward_weight: float = 0.1  # 0: not predicted; a dream's return is then the steps survived
-    termination_weight: float = 1.0
-    termination_pos_weight: float = 1.0  # of a step that ends an episode, in that cross entropy
-    validation_fraction: float = 0.05
-    baselines: bool = True  # train a single-Gaussian head for the table of likelihoods
+    model: str = "mdn_rnn"
+    """Registered name of the dynamics model."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of a dynamics model of another package."""
+    hidden_size: int = number(256, 1, 4096)
+    """Size of the LSTM's hidden state h."""
+    mixtures: int = number(5, 1, 32)
+    """Gaussians of the mixture."""
+    shared_mixture: bool = False
+    """One mixture for all dimensions of z, instead of one for each dimension."""
+    latent: LatentChoice = LatentChoice.sampled
+    """z that is predicted: sampled from the VAE's posterior, or its mean."""
+    # 40 epochs of its 10,000 rollouts are the 4,000 steps of the paper's code.
+    epochs: int = number(40, 0, _MANY)
+    """Passes over the episodes; 0: no training."""
+    batch_size: int = number(100, 1, 4096)
+    """Sequences in a batch."""
+    sequence_length: int = number(0, 0, _MANY, unit="steps")
+    """Length of back-propagation; 0 is whole episodes."""
+    learning_rate: float = number(1e-3, 0, _HUGE, above=True)
+    """Learning rate of Adam in the first step."""
+    final_learning_rate: float = number(1e-3, 0, _HUGE, above=True)
+    """Learning rate of Adam in the last step, reached by exponential decay."""
+    gradient_clip: float = number(1.0, 0, _HUGE, above=True)
+    """Bound of each element of the gradient."""
+    is_first: bool = False
+    """Further input: 1 in the first step of an episode, else 0."""
+    reward_weight: float = number(0.1, 0, _HUGE)
+    """Weight of the reward's loss; 0: no reward is predicted, and a return in the learned model is
+    the number of steps survived."""
+    termination_weight: float = number(1.0, 0, _HUGE)
+    """Weight of the termination's cross entropy."""
+    termination_pos_weight: float = number(1.0, 0, _HUGE, above=True)
+    """Weight, in that cross entropy, of a step that ends an episode."""
+    validation_fraction: float = number(0.05, 0, 1)
+    """Share of the episodes for validation."""
+    baselines: bool = True
+    """Train a single-Gaussian head too, for the report's table of likelihoods."""
 
 
 @dataclass
 class ControllerConfig:
-    """C, a linear policy evolved by CMA-ES (paper, appendix A.3)."""
+    """Linear controller and CMA-ES (paper, appendix A.3)."""
 
     world: WorldKind = WorldKind.real
-    population: int = 64
-    episodes: int = 16  # for each candidate and generation, at most
-    first_episodes: int | None = None  # begin with so few, more as candidates come close
-    stall_steps: int | None = None  # steps without a new highest return that end a training episode
-    generations: int = 1800
-    total_steps: int | None = None  # steps played in training after which no generation begins
-    sigma: float = 0.1
-    final_sigma: float | None = None  # reached when the budget is used up; null: CMA-ES's own steps
-    diagonal: bool = False  # a variance for each parameter instead of a covariance matrix
-    pca_components: int | None = None  # search along so many principal components of the features
-    max_steps: int = II("env.max_steps")
+    """Where it is trained: real environment, or learned model (dream)."""
+    population: int = number(64, 2, 10_000)
+    """Candidates in a generation."""
+    episodes: int = number(16, 1, 10_000)
+    """Episodes of a candidate in a generation."""
+    first_episodes: int | None = number(None, 2, 10_000)
+    """Episodes of a candidate at first, raised to controller.episodes as the scores of candidates
+    come closer; null: controller.episodes always."""
+    stall_steps: int | None = number(None, 1, 100_000, unit="steps")
+    """Steps without a new highest return after which a training episode ends; null: never."""
+    generations: int = number(1800, 1, 1_000_000)
+    """Generations, at most."""
+    total_steps: int | None = number(None, 1, 10**12, unit="steps")
+    """Environment steps in training after which no generation begins; null: no bound."""
+    sigma: float = number(0.1, 0, 1000, above=True)
+    """CMA-ES's initial step size."""
+    final_sigma: float | None = number(None, 0, 1000, above=True)
+    """Step size at the end of the budget, by exponential decay; null: CMA-ES's own."""
+    diagonal: bool = False
+    """Diagonal covariance matrix instead of a full one."""
+    pca_components: int | None = number(None, 1, 100_000)
+    """Principal components of the features that are searched; null: all features."""
+    max_steps: int = number(II("env.max_steps"), 1, 100_000, unit="steps")
+    """Time limit of an episode in training and selection."""
     features: Features = Features.zh
+    """Inputs: z, z with the LSTM's hidden state h, or with its cell state c and h."""
     latent: LatentChoice = LatentChoice.sampled
-    hidden: HiddenChoice = HiddenChoice.before
+    """z: sampled from the VAE's posterior, or its mean."""
+    hidden: HiddenChoice = HiddenChoice.previous
+    """h with z at time t: previous is computed from z up to t-1, updated includes z at t."""
     bias: bool = True
-    hidden_units: int = 0  # of a layer with tanh; the paper's has none, and compares with 40
-    temperature: float = 1.0  # of the dream
-    dream_num_envs: int | None = None  # dreams in one batch; null: 64 to 256 on a CPU, all on a GPU
-    eval_interval: int = 25  # generations between two evaluations on the selection seeds
-    eval_episodes: int = 64
+    """A bias for each output."""
+    hidden_units: int = number(0, 0, 1024)
+    """Units of a hidden layer with tanh; 0: linear controller."""
+    temperature: float = number(1.0, 0.001, 1000)
+    """Temperature tau of sampling from the learned model."""
+    dream_num_envs: int | None = number(None, 1, 16_384)
+    """Episodes in one batch in the learned model; null: 64 to 256 on a CPU, all on a GPU."""
+    eval_interval: int = number(25, 1, 1_000_000, unit="generations")
+    """Generations between evaluations on the selection seeds."""
+    eval_episodes: int = number(64, 1, 100_000)
+    """Episodes of an evaluation on the selection seeds."""
 
 
 @dataclass
 class EvaluateConfig:
-    """The judge: Gymnasium's own environment, on seeds that anyone can repeat."""
+    """Evaluation of an agent, on seeds that training never uses."""
 
-    engine: Engine = Engine.gymnasium  # another is sooner done, and the report says so
-    episodes: int = 100
-    first_seed: int = 0
-    video: bool = True  # film the median episode, and keep some for the report to dream again
+    engine: Engine = Engine.gymnasium
+    """Simulator, as env.engine; the report names one that is not gymnasium."""
+    episodes: int = number(100, 1, 100_000)
+    """Episodes, one for each seed."""
+    first_seed: int = number(0, 0, seeds.EVALUATION_END - 1)
+    """Seed of the first episode; the next has the next seed."""
+    video: bool = True
+    """Write a video of the median episode, and episodes for the report."""
 
 
 @dataclass
 class IterateConfig:
-    """The loop of the paper's section 5."""
+    """Rounds of collection and training (paper, section 5)."""
 
-    rounds: int = 2
-    noise: float = 0.1  # on the parameters of the controller that collects from round two on
+    rounds: int = number(2, 1, 1000)
+    """Number of rounds."""
+    noise: float = number(0.1, 0, 1000)
+    """The value of rollouts.noise in the rounds after the first."""
 
 
 @dataclass
 class TrainerConfig:
-    """How networks are trained; none of it but the precision changes what is learned."""
+    """Training of the networks."""
 
     precision: Precision = Precision.auto
-    checkpoint_seconds: float = 30.0
-    log_every: int = 20  # steps
+    """Arithmetic of the networks: auto is bfloat16 where the hardware has it."""
+    checkpoint_seconds: float = number(30.0, 0, _WEEK, unit="seconds")
+    """Time between checkpoints."""
+    log_every: int = number(20, 1, 1_000_000, unit="steps")
+    """Steps of the optimiser between log lines."""
 
 
 @dataclass
 class WorkersConfig:
-    """Processes that play episodes. Their number never changes a result."""
+    """Worker processes for episodes; their number changes no result."""
 
-    processes: int | None = None  # null: one a core; 0: in this process
-    timeout: float = 120.0  # seconds without a sign of life after which a worker is replaced
+    processes: int | None = number(None, 0, 1024)
+    """Worker processes; 0: none, this process works; null: one for each core, none on a GPU."""
+    timeout: float = number(120.0, 0, _WEEK, above=True, unit="seconds")
+    """Time without progress after which a worker is replaced."""
 
 
 @dataclass
 class LoggerConfig:
-    """Metrics beyond the CSV file."""
+    """Metrics beside metrics.csv."""
 
-    name: str = "csv"  # registered name of a tracker; csv is none
-    options: dict[str, Any] = field(default_factory=dict)  # of a tracker of another package
+    name: str = "csv"
+    """Registered name of a tracker: tensorboard, wandb or one of another package; csv: none but
+    metrics.csv."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of a tracker of another package."""
     project: str = "worldmodels"
-    mode: str = "offline"  # of W&B: offline needs no account
+    """Project at W&B."""
+    mode: LoggerMode = LoggerMode.offline
+    """Mode of W&B; offline needs no account."""
 
 
 @dataclass
 class Config:
-    """One command."""
+    """The command."""
 
     stage: Stage = Stage.all
+    """What the command does."""
     run: str = "${env.name}"
-    base: str | None = None  # a run, or an agent's folder, which serves where this run has nothing
-    data: str = "data"  # the folder of all runs
-    seed: int = 1
-    device: Device = Device.auto  # cuda where there is a GPU for it, else cpu; mps only by name
+    """Name of the run: its artifacts are in <data>/<run>/<stage>/."""
+    base: str | None = None
+    """Run or folder of an agent whose finished parts are used where this run has none."""
+    data: str = "data"
+    """Folder of all runs."""
+    # 32 bits, what every library takes; the seeds of episodes are drawn from it (seeds.py).
+    seed: int = number(1, 0, 2**32 - 1)
+    """Seed of collection and training."""
+    device: Device = Device.auto
+    """Where the models run; auto is cuda where there is a GPU, else cpu."""
     display: Display = Display.auto
-    model: str | None = None  # folder of a trained agent for evaluate
-    overwrite: bool = False  # make the stage's artifact again; the old one stays until that is done
-    debug: bool = False  # show tracebacks
-    bootstrap: dict[str, Any] = field(
-        default_factory=dict
-    )  # where a run before differs; empty is none
+    """X display of an environment that needs one: auto starts Xvfb where $DISPLAY is unset, xvfb
+    always, forward uses $DISPLAY, none draws without."""
+    model: str | None = None
+    """Folder of the trained agent that stage=evaluate evaluates."""
+    overwrite: bool = False
+    """Make the stage's artifact again; the old one is kept until the new one is finished."""
+    debug: bool = False
+    """Show tracebacks of errors."""
+    bootstrap: dict[str, Any] = field(default_factory=dict)
+    """Keys of the bootstrap run that differ, as nested mappings; empty: no bootstrap run."""
     env: EnvConfig = field(default_factory=EnvConfig)
     rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
     vae: VAEConfig = field(default_factory=VAEConfig)
@@ -313,22 +340,16 @@ def parts(config: Config) -> Iterator[Config]:
         yield bootstrap_config(config)
 
 
-RENAMED = {
-    "rnn.restart": "rnn.is_first",
-    "rnn.death_weight": "rnn.termination_pos_weight",
-}
-"""Old key -> the key that took its place; also in CHANGELOG.md."""
-
-
 def unknown(key: str) -> str:
     """What to say of a key that the schema does not have: its new name, or one that is alike."""
-    if key in RENAMED:
-        return f"{key}: renamed; use {RENAMED[key]}"
+    present = renamed(key)
+    if present is not None:
+        return f"{key}: renamed; use {present}"
     keys = list(flat(**vars(Config())))
     meant = [known for known in keys if known.split(".")[-1] == key.split(".")[-1]]
     meant = meant or get_close_matches(key, keys, n=2)
     perhaps = f", perhaps {' or '.join(meant)}" if meant else ""
-    return f"{key}: no such key{perhaps}; --help has all"
+    return f"{key}: no such key{perhaps}; --help lists all keys"
 
 
 def flat(**groups: Any) -> dict[str, Any]:

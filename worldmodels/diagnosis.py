@@ -20,12 +20,14 @@ from typing import NamedTuple
 
 import psutil
 
-from worldmodels import __version__, extras
-from worldmodels.config import Config, Stage
+from worldmodels import extras
+from worldmodels.choices import Stage
+from worldmodels.config import Config
 from worldmodels.cores import available_cores, cores_in_words
 from worldmodels.errors import DISTRIBUTION, WorldModelsError, install
 from worldmodels.provenance import provenance
 from worldmodels.storage import existing, unwritable
+from worldmodels.version import __version__
 
 DEPENDENCIES = (
     *("torch", "gymnasium", "Box2D", "cma", "pyvirtualdisplay", "h5py", "hydra-core", "wandb"),

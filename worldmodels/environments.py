@@ -12,7 +12,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from worldmodels import config as schema
 from worldmodels import limits, shipped
-from worldmodels.config import Config, Engine, EnvConfig
+from worldmodels.choices import Engine
+from worldmodels.config import Config, EnvConfig
 from worldmodels.envs.engines import EnvSpec, resolve_engine
 from worldmodels.errors import ConfigError
 

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from shutil import which
 
 from worldmodels import trackers
-from worldmodels.config import Config, Engine, Stage, parts
+from worldmodels.choices import Engine, Stage
+from worldmodels.config import Config, parts
 from worldmodels.errors import ConfigError, install
 
 EXTRAS = {

@@ -1,95 +1,24 @@
-"""What a configuration may be: each number alone, and what has to agree with something else.
+"""Checks of a configuration: each number within its range, and keys that depend on one another.
 
-Checked before any work begins, for a stage may be hours away from the mistake that would end it.
-The bounds are far beyond any preset. They keep a mistyped number from running or allocating without
-end, and they are the bounds of the sizes in files that others made (`worldmodels/agent.py`).
+They run before any work begins, because a stage may be hours away from the mistake that would end
+it. The range of a key is in `worldmodels/config.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.config import (
-    Config,
-    ControllerConfig,
-    Features,
-    Stage,
-    WorldKind,
-    bootstrap_config,
-    flat,
-    unknown,
-)
+from worldmodels.choices import Features, Stage, WorldKind
+from worldmodels.config import Config, ControllerConfig, bootstrap_config, flat, unknown
 from worldmodels.errors import ConfigError
+from worldmodels.keys import Limit, limits_of
 
-
-@dataclass(frozen=True)
-class Limit:
-    """An interval with finite ends.
-
-    Args:
-        least: its lower end.
-        most: its upper end.
-        above: whether the lower end is not in it.
-    """
-
-    least: float
-    most: float
-    above: bool = False
-
-    def __contains__(self, number: float) -> bool:
-        # NaN is in no interval.
-        enough = number > self.least if self.above else number >= self.least
-        return enough and number <= self.most
-
-    def __str__(self) -> str:
-        if self.least == self.most:
-            return str(self.most)
-        return f"{'more than ' if self.above else ''}{self.least} to {self.most}"
-
-
-_WEEK = 7 * 24 * 3600.0
-_KEYS = {
-    # An encoder takes some of these (worldmodels/registry.py: build_encoder).
-    Limit(8, 512): "env.size",
-    Limit(1, 10_000): "env.crop_rows controller.episodes",
-    Limit(1, 16_384): "env.num_envs controller.dream_num_envs",
-    Limit(1, 100_000): """
-        env.max_steps rollouts.max_steps controller.max_steps
-        rollouts.episodes controller.eval_episodes evaluate.episodes
-        controller.stall_steps controller.pca_components
-    """,
-    Limit(2, 10_000): "controller.population controller.first_episodes",
-    Limit(1, 512): "vae.latent_size",
-    Limit(1, 4096): "rnn.hidden_size rnn.batch_size",
-    Limit(1, 32): "rnn.mixtures",
-    Limit(1, 8192): "vae.batch_size",
-    Limit(1, 1_000_000): "controller.generations controller.eval_interval trainer.log_every",
-    Limit(1, 10**12): "controller.total_steps",
-    Limit(1, 1000): "iterate.rounds",
-    Limit(0, 1e6, above=True): """
-        vae.learning_rate vae.final_learning_rate rnn.learning_rate rnn.final_learning_rate
-        rnn.gradient_clip rnn.termination_pos_weight
-    """,
-    Limit(0, 1000.0, above=True): "controller.sigma controller.final_sigma",
-    Limit(0.001, 1000.0): "controller.temperature",
-    Limit(0, _WEEK, above=True): "workers.timeout",
-    Limit(0, _WEEK): "trainer.checkpoint_seconds",
-    Limit(0, 1024): "workers.processes controller.hidden_units",
-    # 32 bits, what every library takes; the seeds of episodes are drawn from it (seeds.py).
-    Limit(0, 2**32 - 1): "seed",
-    Limit(0, seeds.EVALUATION_END - 1): "evaluate.first_seed",
-    Limit(0, 100_000): "vae.epochs rnn.epochs rnn.sequence_length",
-    Limit(0, 1000.0): "rollouts.noise iterate.noise vae.kl_tolerance",
-    Limit(0, 1e6): "rnn.reward_weight rnn.termination_weight",
-    Limit(0, 1): "rollouts.ez_greedy_epsilon vae.validation_fraction rnn.validation_fraction",
-    Limit(-1_000_000, 1_000_000): "env.action_bins",
-}
-LIMITS = {key: limit for limit, keys in _KEYS.items() for key in keys.split()}
+LIMITS = limits_of(Config)
 """Of every number, and of every number in a list; null, where a key takes it, is no number."""
 
 ACTIONS = Limit(1, 1024)
@@ -101,9 +30,6 @@ SHARD_FRAMES = 4_194_304
 """Frames of 64x64 that one process may have to hold for a shard: 52 GB; fewer that are larger."""
 COVARIANCE = 20_000
 """Parameters of a search with a full covariance matrix, at most: 3 GB a matrix."""
-
-LOGGER_MODES = ("online", "offline", "disabled")
-"""Of W&B."""
 
 
 def check(config: Config) -> None:
@@ -117,8 +43,6 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"env.name={config.env.name}: choose a name for folders, of printable characters"
         )
-    if config.logger.mode not in LOGGER_MODES:
-        raise ConfigError(f"logger.mode={config.logger.mode}: choose {', '.join(LOGGER_MODES)}")
     if config.env.squash is not None and len(config.env.squash) not in ACTIONS:
         raise ConfigError(f"env.squash has {len(config.env.squash)} entries: choose {ACTIONS}")
     if config.env.action_bins is not None and len(config.env.action_bins) != 3:

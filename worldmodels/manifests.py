@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from worldmodels.errors import ArtifactError
 from worldmodels.files import checksum, read_json, write_json
+from worldmodels.renames import renamed, renamed_value
 
 MANIFEST = "manifest.json"
 _PARTS: dict[str, tuple[type | UnionType, bool]] = {
@@ -98,13 +99,23 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         if self.part == "inputs":
             return f"was made from another {self.key} ({self.before}, now {self.now})"
+        if renamed(self.key) is not None:
+            return f"was made by an older version, whose {self.key} is now {renamed(self.key)}"
+        if renamed_value(self.key, self.before) is not None:
+            present = renamed_value(self.key, self.before)
+            return (
+                f"was made by an older version, whose {self.key}={self.before} is now"
+                f" {self.key}={present}"
+            )
         return f"was made with {self.key}={self.before}, now {self.now}"
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
-    """How two manifests differ in what determines the artifact, inputs first."""
+    """How two manifests differ in what determines the artifact: inputs first, then keys of an older
+    version, whose present names differ only because of it."""
     for part in ("inputs", "config"):
-        for key in sorted(set(old[part]) | set(new[part])):
+        keys = sorted(set(old[part]) | set(new[part]))
+        for key in sorted(keys, key=lambda key: renamed(key) is None):
             before, now = old[part].get(key), new[part].get(key)
             if before != now:
                 yield Difference(part, key, before, now)

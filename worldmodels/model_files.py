@@ -17,7 +17,7 @@ from torch import Tensor
 from worldmodels import registry, weights
 from worldmodels.data.latents import FirstLatents
 from worldmodels.errors import ArtifactError, ConfigError
-from worldmodels.limits import Limit
+from worldmodels.keys import Limit
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.models.module import Module

@@ -11,9 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from worldmodels import __version__, shipped
+from worldmodels import shipped
 from worldmodels.cores import cores_in_words
 from worldmodels.errors import DISTRIBUTION
+from worldmodels.version import __version__
 
 PACKAGES = (
     *("torch", "gymnasium", "envpool", "Box2D", "vizdoom", "ale-py"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from worldmodels import extensions
+from worldmodels.config import EnvConfig
 from worldmodels.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -42,7 +43,8 @@ def group_of(env_id: str) -> str | None:
     """The group of ``conf/env/`` that configures an environment, if there is one."""
     for path in sorted((CONF / "env").glob("*.yaml")):
         group = OmegaConf.load(path)
-        if env_id in (OmegaConf.select(group, "env.id"), OmegaConf.select(group, "id")):
+        chosen = OmegaConf.select(group, "env.id") or OmegaConf.select(group, "id")
+        if env_id == (chosen or EnvConfig().id):
             return path.stem
     return None
 

@@ -44,8 +44,8 @@ from worldmodels.errors import DataError
 from worldmodels.integrity import Listed, damaged, reading, require_made_by
 
 FORMAT = 1
-# Measured with benchmarks/shard_codecs.py on CarRacing: 16.8 to 1, 0.1 ms for a random frame and 0.6 ms
-# for 100 in a row; gzip gives 14.1 to 1 at 0.4 and 3.3 ms, single-frame chunks 8.8 to 1.
+# Measured with benchmarks/shard_codecs.py on CarRacing: 16.8 to 1, 0.1 ms for a random frame and
+# 0.6 ms for 100 in a row; gzip gives 14.1 to 1 at 0.4 and 3.3 ms, single-frame chunks 8.8 to 1.
 FRAMES_A_CHUNK = 16
 STEPS_A_CHUNK = 4096
 CODEC = "blosc zstd-3"

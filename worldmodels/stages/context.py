@@ -11,7 +11,8 @@ import torch
 from worldmodels import extras, trackers
 from worldmodels.agent import load_config
 from worldmodels.artifacts import Run
-from worldmodels.config import Config, Stage, flat, parts
+from worldmodels.choices import Stage
+from worldmodels.config import Config, flat, parts
 from worldmodels.devices import choose_device
 from worldmodels.envs.engines import check_registered
 from worldmodels.envs.observation import ObservationSpec

@@ -10,7 +10,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from worldmodels.agent import Agent, AgentConfig, load_agent, save_agent
-from worldmodels.config import Features, HiddenChoice, LatentChoice, WorldKind
+from worldmodels.choices import Features, HiddenChoice, LatentChoice, WorldKind
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
@@ -106,7 +106,7 @@ def _agent_config(context: Context) -> AgentConfig:
     features = FeatureSpec(
         state=STATE_FEATURES[controller.features],
         sampled=controller.latent is LatentChoice.sampled,
-        updated=controller.hidden is HiddenChoice.after,
+        updated=controller.hidden is HiddenChoice.updated,
     )
     spec = ControllerSpec(
         squash=context.runtime.controls.squash if squash is None else tuple(squash),

@@ -15,7 +15,7 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agent import Agent, load_agent
-from worldmodels.config import WorldKind
+from worldmodels.choices import WorldKind
 from worldmodels.data.shards import write_shard
 from worldmodels.evolution.fitness import EvalBatch, eval_batches, evaluation_num_envs
 from worldmodels.files import JsonLines, write_json

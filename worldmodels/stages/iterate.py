@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from worldmodels.artifacts import Run
-from worldmodels.config import ActionSource, changed
+from worldmodels.choices import ActionSource
+from worldmodels.config import changed
 from worldmodels.files import write_json
 from worldmodels.provenance import provenance
 from worldmodels.reporting.records import read_scores

@@ -11,7 +11,7 @@ from pathlib import Path
 from worldmodels import seeds
 from worldmodels.agent import fingerprint as agent_fingerprint
 from worldmodels.agent import load_agent
-from worldmodels.config import ActionSource
+from worldmodels.choices import ActionSource
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Shard
 from worldmodels.errors import ArtifactError, ConfigError, DataError

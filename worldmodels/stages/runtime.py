@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from worldmodels.config import Config, Engine, Precision, plain
+from worldmodels.choices import Engine, Precision
+from worldmodels.config import Config, plain
 from worldmodels.cores import available_cores
 from worldmodels.devices import choose_device, has_bfloat16
 from worldmodels.environments import env_spec

@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import Any, ClassVar, Protocol
 
 from worldmodels import extensions
-from worldmodels.config import LoggerConfig
+from worldmodels.config import LoggerConfig, plain
 from worldmodels.errors import ConfigError
 
 NONE = "csv"
@@ -100,7 +100,8 @@ def _find(logger: LoggerConfig) -> tuple[Any, dict[str, Any]] | None:
             kind = extensions.find("worldmodels.trackers", "tracker", logger.name, known)
     except ConfigError as error:
         raise ConfigError(f"logger.name={logger.name}: {error}") from error
+    keys = {key: plain(value) for key, value in vars(logger).items()}
     try:
-        return kind, extensions.options(kind, vars(logger), logger.options)
+        return kind, extensions.options(kind, keys, logger.options)
     except ConfigError as error:
         raise ConfigError(f"logger.{error}") from error

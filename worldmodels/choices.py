@@ -1,0 +1,112 @@
+"""The choices of each key that takes one of several names."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Stage(Enum):
+    """What one command does."""
+
+    bootstrap = "bootstrap"
+    rollouts = "rollouts"
+    vae = "vae"
+    rnn = "rnn"
+    controller = "controller"
+    evaluate = "evaluate"
+    report = "report"
+    inspect = "inspect"
+    all = "all"
+    iterate = "iterate"
+    doctor = "doctor"
+
+
+class Device(Enum):
+    """Where the models run."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    mps = "mps"
+
+
+class Display(Enum):
+    """How an engine that draws to a screen gets one."""
+
+    auto = "auto"
+    xvfb = "xvfb"
+    forward = "forward"
+    none = "none"
+
+
+class Engine(Enum):
+    """Which simulator steps the environment."""
+
+    auto = "auto"
+    native = "native"
+    gymnasium = "gymnasium"
+    envpool = "envpool"
+
+
+class ActionSource(Enum):
+    """How actions are chosen while episodes are collected."""
+
+    brownian = "brownian"
+    uniform = "uniform"
+    sticky_brownian = "sticky_brownian"
+    sticky_uniform = "sticky_uniform"
+    persistent_uniform = "persistent_uniform"
+    controller = "controller"
+
+
+class OnCorrupt(Enum):
+    """What to do about a damaged shard."""
+
+    refuse = "refuse"
+    skip = "skip"
+
+
+class WorldKind(Enum):
+    """Where the controller is trained."""
+
+    real = "real"
+    dream = "dream"
+
+
+class Features(Enum):
+    """Inputs of the controller: the latent z, z and the LSTM's hidden state h, or z, its cell state
+    c and h."""
+
+    z = "z"
+    zh = "zh"
+    zch = "zch"
+
+
+class LatentChoice(Enum):
+    """Whether z is sampled from the VAE's posterior or is its mean."""
+
+    sampled = "sampled"
+    mean = "mean"
+
+
+class HiddenChoice(Enum):
+    """Which h goes with z_t: that computed from z up to z_{t-1}, or that which includes z_t."""
+
+    previous = "previous"
+    updated = "updated"
+
+
+class Precision(Enum):
+    """Arithmetic of the networks; auto is bfloat16 where the hardware has it."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class LoggerMode(Enum):
+    """Modes of W&B."""
+
+    online = "online"
+    offline = "offline"
+    disabled = "disabled"
