@@ -126,7 +126,8 @@ def _compose_and_run() -> None:
         options, others = parser.parse_known_intermixed_args(words)
     except argparse.ArgumentError as error:
         raise ConfigError(f"{error}; --help lists the options") from None
-    folders, overrides = [shipped.CONF], list(options.overrides)
+    folders = [shipped.CONF, *extensions.config_folders()]
+    overrides = list(options.overrides)
     sections = [word for word in overrides if options.help and _is_section(word)]
     overrides = [word for word in overrides if word not in sections]
     if options.config_dir is not None:
