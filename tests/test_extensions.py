@@ -139,7 +139,7 @@ assert not {"wandb", "tensorboard"} & sys.modules.keys()
 
 GROUPS = {
     "extra_maze/__init__.py": "raise SystemExit('imported')",
-    "extra_maze/conf/env/maze.yaml": "name: maze\nid: extra_maze:Maze-v0\n",
+    "extra_maze/conf/env/maze.yaml": "# A maze.\nname: maze\nid: extra_maze:Maze-v0\n",
     "extra_maze/conf/env/carracing.yaml": "name: replaced\n",
     "extra_maze/conf/experiment/maze/smoke.yaml": "# @package _global_\nvae: {epochs: -7}\n",
 }
@@ -150,10 +150,11 @@ def test_configuration_groups_of_another_package_are_added_without_an_import(
 ) -> None:
     install("conf", "extra = extra_maze.conf", files=GROUPS)
     listed = started_anew(tmp_path, "--help")
-    assert "env: breakout, carracing, maze, takecover" in listed.stdout, listed.stderr
-    assert "name: carracing" in listed.stdout  # groups of this package are not replaced
+    assert "  env=maze                 A maze\n" in listed.stdout, listed.stderr
+    assert listed.stdout.count("  env=carracing ") == 1
+    assert "env.name=carracing " in listed.stdout  # groups of this package are not replaced
     line = error_line(started_anew(tmp_path, "env=maze", "preset=smoke"))
-    assert "vae.epochs=-7" in line  # its recipe
+    assert "vae.epochs=-7" in line  # of its experiment
     line = error_line(started_anew(tmp_path, "env=5"))
     assert "choose one of breakout, carracing, maze, takecover" in line
 

@@ -45,7 +45,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     [
         (BAD, "the loss is"),
         (("device=cuda",), "device=cuda"),
-        (("logger=wandb", "logger.mode=sideways"), "logger.mode=sideways"),
+        (("logger=wandb", "logger.mode=sideways"), "logger.mode: Invalid value 'sideways'"),
         (("env.squash=[warp,tanh,tanh]",), "env.squash"),
     ],
 )

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from worldmodels import config as schema
-from worldmodels import limits, shipped
+from worldmodels import extensions, limits, shipped
 from worldmodels.choices import Engine
 from worldmodels.config import Config, EnvConfig
 from worldmodels.envs.engines import EnvSpec, resolve_engine
@@ -53,6 +53,7 @@ def find_env(name: str, **settings: Any) -> EnvConfig:
         ConfigError: a key does not exist, or its value is of another type or beyond its limits.
     """
     schema.register()
+    extensions.register()
     with initialize_config_dir(str(shipped.CONF), version_base="1.3"):
         composed = _compose(name)
     try:

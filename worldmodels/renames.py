@@ -28,7 +28,7 @@ RENAMED_VALUES = {
     "controller.hidden": {"before": "previous", "after": "updated"},
     "stage": {"scout": "bootstrap"},
 }
-"""Present key -> old value -> present value. An old value that is still accepted has no effect."""
+"""Present key -> old value -> present value."""
 
 
 def renamed(key: str) -> str | None:

@@ -34,14 +34,14 @@ def group_files(group: str) -> list[Path]:
 
 
 def environment_of(env_id: str) -> str:
-    """The override that chooses an environment: its group where ``conf/env/`` has one."""
+    """The override that chooses an environment: its group where it has one."""
     group = group_of(env_id)
     return f"env.id={env_id}" if group is None else f"env={group}"
 
 
 def group_of(env_id: str) -> str | None:
-    """The group of ``conf/env/`` that configures an environment, if there is one."""
-    for path in sorted((CONF / "env").glob("*.yaml")):
+    """The configuration group ``env=`` that configures an environment, if there is one."""
+    for path in group_files("env"):
         group = OmegaConf.load(path)
         chosen = OmegaConf.select(group, "env.id") or OmegaConf.select(group, "id")
         if env_id == (chosen or EnvConfig().id):

@@ -60,18 +60,21 @@ def help_text(composed: DictConfig, folders: Sequence[Path], sections: Sequence[
 
     Args:
         composed: the configuration of the other words of the command line, whose values are shown.
-        folders: with groups: ``conf/`` and that of ``--config-dir``.
+        folders: with groups: ``conf/``, those of other packages, that of ``--config-dir``.
         sections: keys of these alone, where there are any.
     """
     if sections:
         return "\n\n".join(_sections(composed, sections))
     stages = [f"  stage={stage.name:<18} {does}" for stage, does in STAGES.items()]
+    choices: dict[str, Path] = {}
+    for folder in folders:
+        for group in sorted(part.name for part in folder.iterdir() if part.is_dir()):
+            for path in sorted((folder / group).glob("*.yaml")):
+                choices.setdefault(f"  {group}={path.stem}", path)  # Hydra takes the first as well
     groups = [
         line
-        for folder in folders
-        for group in sorted(part.name for part in folder.iterdir() if part.is_dir())
-        for path in sorted((folder / group).glob("*.yaml"))
-        for line in _beside(f"  {group}={path.stem}", description(path), 27)
+        for choice in sorted(choices)
+        for line in _beside(choice, description(choices[choice]), 27)
     ]
     parts = [
         TITLE,
