@@ -31,7 +31,7 @@ from worldmodels.training.encode import encode_episodes
 from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, Task, fit
 from worldmodels.workers import Pool
-from worldmodels.worlds.collect import CollectShard, RandomDriver
+from worldmodels.worlds.collect import CollectShard, RandomActions
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 from worldmodels.worlds.world import World
 
@@ -43,13 +43,13 @@ BFLOAT16 = torch.cpu._is_avx512_bf16_supported()
 
 def prepare(folder: Path) -> None:
     """Episodes, models and latents that every measurement starts from."""
-    driver = RandomDriver("brownian", ActionBounds(LOW, HIGH))
+    policy = RandomActions("brownian", ActionBounds(LOW, HIGH))
     jobs = [
         CollectShard(
             folder / "rollouts" / f"shard-{start:05d}.h5",
             tuple(range(start, start + NUM_ENVS)),
             STEPS,
-            driver,
+            policy,
             {},
         )
         for start in range(0, EPISODES, NUM_ENVS)
@@ -73,19 +73,19 @@ def prepare(folder: Path) -> None:
 
 def _frames(engine: str, processes: int, seconds: float) -> float:
     env = make_vector_env(EnvSpec(engine=engine), NUM_ENVS, processes)
-    driver = make_action_policy("brownian", np.array(LOW), np.array(HIGH))
+    policy = make_action_policy("brownian", np.array(LOW), np.array(HIGH))
     seeds = list(range(NUM_ENVS))
     env.reset(seed=seeds)  # type: ignore[arg-type]  # gymnasium's stub
-    driver.reset(seeds)
-    env.step(driver.act())
+    policy.reset(seeds)
+    env.step(policy.act())
     began, frames = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
-        _, _, terminated, truncated, _ = env.step(driver.act())
+        _, _, terminated, truncated, _ = env.step(policy.act())
         running = ~(terminated | truncated)
         frames += int(running.sum())
         if not running.any():
             env.reset(seed=seeds)  # type: ignore[arg-type]  # gymnasium's stub
-            driver.reset(seeds)
+            policy.reset(seeds)
     rate = frames / (time.perf_counter() - began)
     env.close()
     return rate

@@ -236,7 +236,7 @@ def test_a_shard_that_vanishes_meanwhile_is_collected_again(
     "number", [errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE]
 )
 def test_an_error_of_the_system_is_no_damage(number: int) -> None:
-    with pytest.raises(ArtifactError) as caught, reading(Path("a.h5"), "mend it"):
+    with pytest.raises(ArtifactError) as caught, reading(Path("a.h5"), "remedy it"):
         raise OSError(number, "")
     assert not isinstance(caught.value, DataError)
     assert str(caught.value).startswith(f"a.h5: {os.strerror(number)}; ")

@@ -235,10 +235,10 @@ class Run:
         self, stage: str, old: dict[str, Any], new: dict[str, Any], growable: tuple[str, ...]
     ) -> None:
         folder = self.folder(stage)
-        mend = "choose another run=<name>, or make it again with overwrite=true"
+        remedy = "choose another run=<name>, or make it again with overwrite=true"
         for difference in differences(old, new):
             if not (difference.key in growable and difference.grown):
-                raise ArtifactError(f"{folder} {difference}: {mend}")
+                raise ArtifactError(f"{folder} {difference}: {remedy}")
 
 
 def _files(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What can go wrong in a way the user can mend, and the exit code each kind ends with."""
+"""What can go wrong in a way the user can remedy, and the exit code each kind ends with."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ import numpy as np
 from worldmodels.errors import ArtifactError, DataError, system_error
 from worldmodels.manifests import MANIFEST, read_manifest
 
-MENDS = {"rollouts": "run stage=rollouts again, which collects it anew"}
+REMEDIES = {"rollouts": "run stage=rollouts again, which collects it anew"}
 """What to do about a damaged file, by stage; of other stages the artifact is made again."""
 _FORMAT = (None, errno.EINVAL, errno.EOVERFLOW)
 """What a read at an address that a damaged file names may end with; the rest is not the file's."""
@@ -39,13 +39,13 @@ class Listed(NamedTuple):
         path: of the file.
         sha256: of its content; None where no manifest says.
         made_by: hash of what made it, which an HDF5 file repeats; None where no manifest says.
-        mend: what to do where it is damaged.
+        remedy: what to do where it is damaged.
     """
 
     path: Path
     sha256: str | None = None
     made_by: str | None = None
-    mend: str = MENDS["rollouts"]
+    remedy: str = REMEDIES["rollouts"]
 
 
 def fingerprint_file(path: Path) -> str:
@@ -106,20 +106,20 @@ def listed(folder: Path, pattern: str) -> list[Listed]:
         ArtifactError: the manifest is missing, damaged, or lists no files in its folder.
     """
     manifest = read_manifest(folder)
-    mend = MENDS.get(folder.name, f"make it again with stage={folder.name} overwrite=true")
+    remedy = REMEDIES.get(folder.name, f"make it again with stage={folder.name} overwrite=true")
     files = manifest.get("files")
     if files is None:
         logging.getLogger(__name__).warning(
             "%s: it lists no SHA-256, being of an older version: files are used unverified",
             folder / MANIFEST,
         )
-        return [Listed(path, mend=mend) for path in sorted(folder.glob(pattern))]
+        return [Listed(path, remedy=remedy) for path in sorted(folder.glob(pattern))]
     if not isinstance(files, dict) or not all(map(_is_entry, files.items())):
         raise ArtifactError(
-            f"{folder / MANIFEST}: files is no table of names in its folder and SHA-256; {mend}"
+            f"{folder / MANIFEST}: files is no table of names in its folder and SHA-256; {remedy}"
         )
     names = sorted(name for name in files if fnmatch(name, pattern))
-    return [Listed(folder / name, files[name], manifest.get("made_by"), mend) for name in names]
+    return [Listed(folder / name, files[name], manifest.get("made_by"), remedy) for name in names]
 
 
 def entry(folder: Path, name: str) -> Listed:
@@ -155,10 +155,10 @@ def verify(file: Listed) -> None:
         DataError: it is missing, no regular file, or its content is another.
         ArtifactError: it cannot be read.
     """
-    require_regular(file.path, file.mend)
+    require_regular(file.path, file.remedy)
     if file.sha256 is None:
         return
-    with reading(file.path, file.mend):
+    with reading(file.path, file.remedy):
         info = file.path.stat()
         key = (file.path.resolve(), info.st_ino, info.st_size, info.st_mtime_ns, file.sha256)
         if key in _verified:
@@ -167,21 +167,21 @@ def verify(file: Listed) -> None:
             found = hashlib.file_digest(content, "sha256").hexdigest()
     if found != file.sha256:
         raise DataError(
-            f"{file.path} is damaged (its SHA-256 is not that of {MANIFEST}); {file.mend}"
+            f"{file.path} is damaged (its SHA-256 is not that of {MANIFEST}); {file.remedy}"
         )
     _verified.add(key)
 
 
-def require_regular(path: Path, mend: str = "make it again with overwrite=true") -> None:
+def require_regular(path: Path, remedy: str = "make it again with overwrite=true") -> None:
     """Raise `DataError` unless `path` is a regular file, and no link that leads out of its folder.
 
     Opening a FIFO waits for ever, and reading a device may not end.
     """
-    with reading(path, mend):
+    with reading(path, remedy):
         if not path.resolve(strict=True).is_relative_to(path.parent.resolve()):
             raise DataError(f"{path}: a link that leads out of its folder; copy the file there")
         if not stat.S_ISREG(path.stat().st_mode):
-            raise DataError(f"{path}: not a regular file; remove it, and {mend}")
+            raise DataError(f"{path}: not a regular file; remove it, and {remedy}")
 
 
 def set_aside_damaged(path: Path) -> str:
@@ -196,28 +196,28 @@ def set_aside_damaged(path: Path) -> str:
 
 
 @contextmanager
-def reading(path: Path, mend: str) -> Iterator[None]:
+def reading(path: Path, remedy: str) -> Iterator[None]:
     """Distinguish damage of a file from errors of the operating system.
 
     Raises:
-        DataError: the file is missing, or its format is damaged; says to `mend` it.
+        DataError: the file is missing, or its format is damaged; says to `remedy` it.
         ArtifactError: the operating system could not read it.
     """
     try:
         yield
     except FileNotFoundError as error:
-        raise DataError(f"{path} is missing; {mend}") from error
+        raise DataError(f"{path} is missing; {remedy}") from error
     except OSError as error:
         if error.errno in _FORMAT:
-            raise damaged(path, error, mend) from error
+            raise damaged(path, error, remedy) from error
         raise ArtifactError(system_error(error, path)) from error
     except (LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
-        raise damaged(path, error, mend) from error
+        raise damaged(path, error, remedy) from error
 
 
-def damaged(path: Path, what: object, mend: str) -> DataError:
+def damaged(path: Path, what: object, remedy: str) -> DataError:
     """The error of a file whose content is not what it should be."""
-    return DataError(f"{path} is damaged ({' '.join(str(what).split())[:200]}); {mend}")
+    return DataError(f"{path} is damaged ({' '.join(str(what).split())[:200]}); {remedy}")
 
 
 def _is_entry(entry: tuple[object, object]) -> bool:

@@ -130,7 +130,7 @@ def _check_memory(config: Config) -> None:
 
 
 def _check_split(config: Config) -> None:
-    """Where a chain collects what it trains on."""
+    """Where a command collects the episodes that it trains on."""
     if config.rollouts.episodes < 2 and not config.bootstrap:
         raise ConfigError(
             f"rollouts.episodes={config.rollouts.episodes}: one episode cannot be split into"
@@ -139,10 +139,10 @@ def _check_split(config: Config) -> None:
 
 
 def _check_dreams(config: Config) -> None:
-    """Where C will dream with an M that is yet to be trained: the game has to look the same."""
-    learns, sees = config.rnn.latent, config.controller.latent
-    if config.controller.world is WorldKind.dream and learns is not sees:
+    """Where the controller will be trained in a dynamics model that is trained before it."""
+    predicted, given = config.rnn.latent, config.controller.latent
+    if config.controller.world is WorldKind.dream and predicted is not given:
         raise ConfigError(
-            f"controller.latent={sees.name}: M will dream of rnn.latent={learns.name}, and C has to"
-            f" see the same in the game: give controller.latent={learns.name}"
+            f"controller.latent={given.name}: must equal rnn.latent={predicted.name} when"
+            f" controller.world=dream; give controller.latent={predicted.name}"
         )

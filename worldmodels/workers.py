@@ -87,7 +87,7 @@ class _Worker:
         return None
 
     def kill(self) -> None:
-        """End the worker, and what it has started: a game may be a process of its own."""
+        """End the worker, and what it has started: an environment may be a process of its own."""
         assert self.process.pid is not None
         _kill_group(self.process.pid)
         self.process.kill()  # should it not have come to lead its group yet

@@ -193,7 +193,7 @@ def open_checked(listed: Listed, columns: Mapping[str, Column], files: OpenFiles
     """
     verify(listed)
     path = listed.path
-    with reading(path, listed.mend), path.open("rb") as raw, files.lend(path) as file:
+    with reading(path, listed.remedy), path.open("rb") as raw, files.lend(path) as file:
         if file.userblock_size:
             raise ValueError("it begins with a user block")
         if len(file) != len(columns):

@@ -65,7 +65,7 @@ _COLUMNS = {
     "lengths": Column(np.int64, 1),
     "seeds": Column(np.int64, 1),
 }
-_MEND = "run stage=rnn again with overwrite=true"
+_REMEDY = "run stage=rnn again with overwrite=true"
 
 
 def write_latents(
@@ -123,7 +123,7 @@ class LatentSet:
     """
 
     def __init__(self, file: Listed | Path) -> None:
-        self._listed = Listed(file, mend=_MEND) if isinstance(file, Path) else file
+        self._listed = Listed(file, remedy=_REMEDY) if isinstance(file, Path) else file
         self._files = OpenFiles(1)
         self.path = self._listed.path
         open_checked(self._listed, _COLUMNS, self._files)
@@ -192,5 +192,5 @@ class LatentSet:
 
     @contextmanager
     def _open(self) -> Iterator[h5py.File]:
-        with reading(self.path, self._listed.mend), self._files.lend(self.path) as file:
+        with reading(self.path, self._listed.remedy), self._files.lend(self.path) as file:
             yield file

@@ -231,7 +231,7 @@ class Shard:
             columns = {name: file[name] for name in _COLUMNS}
             found = _digest({name: _blocks(data) for name, data in columns.items()}, columns)
         if found != self.digest:
-            raise damaged(self.path, "its data are not those of its digest", self._listed.mend)
+            raise damaged(self.path, "its data are not those of its digest", self._listed.remedy)
 
     def close(self) -> None:
         """Close the file; it is opened again where something is read."""
@@ -260,7 +260,7 @@ class Shard:
 
     @contextmanager
     def _open(self) -> Iterator[h5py.File]:
-        with reading(self.path, self._listed.mend), self._files.lend(self.path) as file:
+        with reading(self.path, self._listed.remedy), self._files.lend(self.path) as file:
             yield file
 
 

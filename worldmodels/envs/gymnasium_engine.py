@@ -155,7 +155,7 @@ class GymnasiumVectorEnv(VectorWrapper[Observations, Actions, Observations, Acti
                 ' script without `if __name__ == "__main__":`?); use fewer environments, or one'
                 " process"
             ) from error
-        except Exception as error:  # whatever a game raises whose files or arguments are wrong
+        except Exception as error:  # whatever an environment raises
             raise _refusal(env_id, kwargs, "be made", error) from error
         self._env_id, self._kwargs = env_id, kwargs
         # An exit without `close` must kill them, for they ignore the SIGTERM that Python ends
@@ -174,7 +174,7 @@ class GymnasiumVectorEnv(VectorWrapper[Observations, Actions, Observations, Acti
                 return self.env.reset(seed=seeds, options=None if options is None else {**options})
             except (EOFError, ConnectionError):
                 raise
-            except Exception as error:  # a game may open its files here
+            except Exception as error:  # an environment may open its files here
                 raise _refusal(self._env_id, self._kwargs, "begin an episode", error) from error
 
     def step(self, actions: Actions) -> VectorStep:
@@ -231,11 +231,11 @@ def _make_single_env(
 
 def _refusal(env_id: str, kwargs: Mapping[str, Any], what: str, error: Exception) -> ConfigError:
     reason = str(error).strip().partition("\n")[0]
-    mend = f"check env.id and env.kwargs={dict(kwargs)}"
+    remedy = f"check env.id and env.kwargs={dict(kwargs)}"
     if not os.environ.get("DISPLAY") and re.search("display|video|x11", reason, re.IGNORECASE):
-        mend = "set env.needs_display=true if it opens a window"
+        remedy = "set env.needs_display=true if it opens a window"
     return ConfigError(
-        f"env.id={env_id}: it cannot {what} ({type(error).__name__}: {reason}): {mend}"
+        f"env.id={env_id}: it cannot {what} ({type(error).__name__}: {reason}): {remedy}"
     )
 
 

@@ -143,11 +143,11 @@ class _Loop:
 
     def run(self, open_pool: Callable[[Heartbeat], Pool[World]]) -> None:
         """Repeat the logged generations without their episodes, then run the missing ones."""
-        records, judged = self.log.read(), self.selection.read()
-        for log, lines in ((self.log, records), (self.selection, judged)):
+        records, evaluated = self.log.read(), self.selection.read()
+        for log, lines in ((self.log, records), (self.selection, evaluated)):
             found = (record.get("made_by") for record in lines)
             require_made_by(log.path, found, self.options.made_by)
-        selected = {record["generation"] for record in judged}
+        selected = {record["generation"] for record in evaluated}
         total = self.options.total_steps or self.options.generations
         done = sum(self._counted(record["steps"]) for record in records)
         unit = "steps" if self.options.total_steps else "generations"

@@ -184,19 +184,21 @@ def _kept(path: Path | None, features: int, components: int, spec: ControllerSpe
     Raises:
         ConfigError: there is none, or it has fewer components or another number of features.
     """
-    mend = "choose controller.pca_components=null, or train encoder and dynamics model in this run"
+    remedy = (
+        "choose controller.pca_components=null, or train encoder and dynamics model in this run"
+    )
     if path is None or not path.exists():
-        raise ConfigError(f"controller.pca_components={components}: {path} is missing; {mend}")
+        raise ConfigError(f"controller.pca_components={components}: {path} is missing; {remedy}")
     kept = PCASubspace.load(path, spec)
     if len(kept.axes) != features:
         raise ConfigError(
             f"controller.pca_components: {path} is for {len(kept.axes)} features, this"
-            f" controller has {features}; {mend}"
+            f" controller has {features}; {remedy}"
         )
     if kept.axes.shape[1] < min(components, features):
         raise ConfigError(
             f"controller.pca_components={components}: {path} has {kept.axes.shape[1]}"
-            f" components; choose as many or fewer, or {mend.removeprefix('choose ')}"
+            f" components; choose as many or fewer, or {remedy.removeprefix('choose ')}"
         )
     return kept.leading(components)
 

@@ -33,7 +33,7 @@ from worldmodels.stage_folder import StageFolder
 from worldmodels.stages.context import Context
 from worldmodels.tracking import Progress, console, say
 from worldmodels.workers import Heartbeat
-from worldmodels.worlds.collect import DriveBlind, EpisodeRecorder, RandomDriver
+from worldmodels.worlds.collect import EpisodeRecorder, RandomActions, RandomEpisodes
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome
 from worldmodels.worlds.specs import RealWorldSpec, WorldSpec
@@ -97,9 +97,9 @@ def _evaluate(
     ]
     log = JsonLines(folder.path / "agent.jsonl")
     played = _play(context, "agent", log, made_by, world_spec, jobs)
-    random_policy = RandomDriver("uniform", context.runtime.controls)
+    random_policy = RandomActions("uniform", context.runtime.controls)
     parts = [tuple(episode_seeds[i : i + num_envs]) for i in range(0, len(episode_seeds), num_envs)]
-    blind = [DriveBlind(part, spec.max_steps, random_policy) for part in parts]
+    blind = [RandomEpisodes(part, spec.max_steps, random_policy) for part in parts]
     without_models = context.runtime.real(config.engine)
     log = JsonLines(folder.path / "random.jsonl")
     random = _play(context, "random policy", log, made_by, without_models, blind)
@@ -184,7 +184,7 @@ def _play(
     log: JsonLines,
     made_by: str,
     world_spec: WorldSpec,
-    work: Sequence[EvalBatch | _Recorded | DriveBlind],
+    work: Sequence[EvalBatch | _Recorded | RandomEpisodes],
 ) -> _Played:
     """Run the jobs `work` and join their outcomes in the order of the seeds.
 

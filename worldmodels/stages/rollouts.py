@@ -21,7 +21,7 @@ from worldmodels.stage_folder import StageFolder
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import agent_of
 from worldmodels.tracking import Progress, say
-from worldmodels.worlds.collect import CollectShard, Driver, NoisyAgent, RandomDriver
+from worldmodels.worlds.collect import CollectionPolicy, CollectShard, NoisyAgent, RandomActions
 from worldmodels.worlds.specs import RealWorldSpec
 
 
@@ -30,7 +30,7 @@ def run(context: Context) -> None:
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
         config = replace(config, noise=0.0, ez_greedy_epsilon=0.0)  # of controllers only
-    driver, world_spec, inputs = _driver(context)
+    policy, world_spec, inputs = _collection_policy(context)
     growable = ("rollouts.episodes",)
     content = context.runtime.env_content(context.runtime.env_spec())
     with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:
@@ -46,7 +46,7 @@ def run(context: Context) -> None:
         folder.keep({name: known[name] for name in parts if name in known and name not in missing})
         rate = 0.0
         while missing:
-            rate = _collect(context, folder, driver, world_spec, missing)
+            rate = _collect(context, folder, policy, world_spec, missing)
             # One that was removed while others were collected is collected again.
             missing = {n: part for n, part in parts.items() if not (folder.path / n).exists()}
         _finish(context, folder, list(parts), rate)
@@ -112,7 +112,7 @@ def _missing(
 def _collect(
     context: Context,
     folder: StageFolder,
-    driver: Driver,
+    policy: CollectionPolicy,
     world_spec: RealWorldSpec,
     missing: Mapping[str, tuple[int, ...]],
 ) -> float:
@@ -125,13 +125,13 @@ def _collect(
         "made_by": folder.record["made_by"],
     }
     jobs = [
-        CollectShard(folder.path / name, part, config.max_steps, driver, attrs)
+        CollectShard(folder.path / name, part, config.max_steps, policy, attrs)
         for name, part in missing.items()
     ]
     began = time.monotonic()
     frames, count = 0, sum(map(len, missing.values()))
     with (
-        Progress(f"driving ({spec.engine})", count, "episodes") as progress,
+        Progress(f"collecting ({spec.engine})", count, "episodes") as progress,
         context.runtime.pool(world_spec, jobs=len(jobs)) as pool,
     ):
         for _, outcome in pool.run(jobs):
@@ -164,11 +164,11 @@ def _finish(context: Context, folder: StageFolder, names: list[str], rate: float
     )
 
 
-def _driver(context: Context) -> tuple[Driver, RealWorldSpec, dict[str, str]]:
+def _collection_policy(context: Context) -> tuple[CollectionPolicy, RealWorldSpec, dict[str, str]]:
     """The policy that collects, its world, and the fingerprints of the agent that it uses."""
     config, runtime = context.config.rollouts, context.runtime
     if config.policy is not ActionSource.controller:
-        return RandomDriver(config.policy.name, runtime.controls), runtime.real(None), {}
+        return RandomActions(config.policy.name, runtime.controls), runtime.real(None), {}
     folder, inputs = _agent_folder(context)
     features = load_agent(folder).config.features
     world = runtime.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", features)

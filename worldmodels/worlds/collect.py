@@ -24,13 +24,13 @@ from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome, Policy, PopulationPolicy, rollout
 from worldmodels.worlds.world import Step, World
 
-PARAMETER_STREAM, SLIP_STREAM = 4, 5
-LONGEST_SLIP = 30
+PARAMETER_STREAM, BURST_STREAM = 4, 5
+LONGEST_BURST = 30
 """Longest burst of random actions, in steps: 0.6 s of CarRacing, long enough to leave the road."""
 
 
 @dataclass(frozen=True)
-class RandomDriver:
+class RandomActions:
     """A policy of random actions.
 
     Args:
@@ -51,7 +51,9 @@ class RandomDriver:
         low, high = np.array(self.controls.low), np.array(self.controls.high)
         actions = make_action_policy(self.process, low, high)
         actions.reset(seeds)
-        return _Blind(actions, squashing(self.controls.squash) if self.controls.choice else None)
+        return _RandomPolicy(
+            actions, squashing(self.controls.squash) if self.controls.choice else None
+        )
 
 
 @dataclass(frozen=True)
@@ -104,14 +106,14 @@ class NoisyAgent:
         )
         if not self.ez_greedy_epsilon:
             return agent_policy
-        bursts = RandomDriver("sticky_uniform", self.controls).policy(world, seeds)
-        return _Slipping(agent_policy, bursts, seeds, self.ez_greedy_epsilon)
+        bursts = RandomActions("sticky_uniform", self.controls).policy(world, seeds)
+        return _EzGreedyPolicy(agent_policy, bursts, seeds, self.ez_greedy_epsilon)
 
 
-Driver = RandomDriver | NoisyAgent
+CollectionPolicy = RandomActions | NoisyAgent
 
 
-class _Blind:
+class _RandomPolicy:
     """A policy that ignores the features."""
 
     def __init__(self, actions: ActionPolicy, choose: Callable[[Tensor], Tensor] | None) -> None:
@@ -126,14 +128,14 @@ class _Blind:
         self._actions.keep(mask)
 
 
-class _Slipping:
-    """A policy with bursts of 1 to `LONGEST_SLIP` steps, in which another policy acts instead."""
+class _EzGreedyPolicy:
+    """A policy with bursts of 1 to `LONGEST_BURST` steps, in which another policy acts instead."""
 
     def __init__(
         self, policy: Policy, bursts: Policy, seeds: tuple[int, ...], ez_greedy_epsilon: float
     ) -> None:
         self._policy, self._bursts, self._epsilon = policy, bursts, ez_greedy_epsilon
-        self._noise = EpisodeNoise(seeds, SLIP_STREAM, torch.device("cpu"))
+        self._noise = EpisodeNoise(seeds, BURST_STREAM, torch.device("cpu"))
         self._left = torch.zeros(len(seeds), dtype=torch.int64)  # (N,) steps left of the burst
         self._time = 0
 
@@ -141,7 +143,7 @@ class _Slipping:
         chance, lasts = self._noise.uniform(self._time, 2).unbind(1)  # (N,) each
         left = (self._left - 1).clamp(min=0)
         begins = (left == 0) & (chance < self._epsilon)
-        self._left = torch.where(begins, (lasts * LONGEST_SLIP).long() + 1, left)
+        self._left = torch.where(begins, (lasts * LONGEST_BURST).long() + 1, left)
         self._time += 1
         bursting = (self._left > 0).unsqueeze(1).to(features.device)
         actions = self._policy.act(features)
@@ -218,14 +220,14 @@ class CollectShard:
         path: of the shard.
         seeds: of its episodes.
         max_steps: time limit of an episode in steps.
-        driver: the policy that collects.
+        policy: the policy that collects.
         attrs: attributes of the shard, such as environment and policy.
     """
 
     path: Path
     seeds: tuple[int, ...]
     max_steps: int
-    driver: Driver
+    policy: CollectionPolicy
     attrs: dict[str, str | int | float]
 
     def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
@@ -236,7 +238,7 @@ class CollectShard:
             DataError: an episode is too long to be in memory.
         """
         recorder = EpisodeRecorder()
-        policy = self.driver.policy(tool, self.seeds)
+        policy = self.policy.policy(tool, self.seeds)
         outcome = rollout(tool, policy, self.seeds, self.max_steps, recorder, heartbeat)
         episodes = [recorder.episode(index, seed) for index, seed in enumerate(self.seeds)]
         write_shard(self.path, episodes, self.attrs)
@@ -244,20 +246,20 @@ class CollectShard:
 
 
 @dataclass(frozen=True)
-class DriveBlind:
+class RandomEpisodes:
     """A job for a worker: episodes of random actions that are not recorded.
 
     Args:
         seeds: of the episodes.
         max_steps: time limit of an episode in steps.
-        driver: the random policy.
+        policy: the random policy.
     """
 
     seeds: tuple[int, ...]
     max_steps: int
-    driver: RandomDriver
+    policy: RandomActions
 
     def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
         """Run the episodes in the world `tool`; returns the outcome of each."""
-        policy = self.driver.policy(tool, self.seeds)
+        policy = self.policy.policy(tool, self.seeds)
         return rollout(tool, policy, self.seeds, self.max_steps, None, heartbeat)
