@@ -119,7 +119,7 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
         ),
         (["controller.final_sigma=0.2"], "controller.final_sigma=0.2: choose at most"),
         (["evaluate.first_seed=268435400"], "evaluate.first_seed=268435400"),
-        (["controller.world=dream"], "controller.latent=mean: M will dream of rnn.latent=sampled"),
+        (["controller.world=dream"], "controller.latent=mean: must equal rnn.latent=sampled"),
         (["bootstrap.vae.epochs=-1"], r"bootstrap\.\*: vae.epochs=-1: choose 0 to 100000"),
         (
             ["controller.population=5000", "controller.episodes=5000"],

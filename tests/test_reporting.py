@@ -141,14 +141,14 @@ def test_progress_is_written_to_a_log_file_at_intervals(monkeypatch: pytest.Monk
     monkeypatch.setattr(tracking, "console", Console(width=120, force_terminal=False))
     clock = iter(range(0, 1000, 25))
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
-    bar = tracking.Progress("driving", 8, "episodes", start=2)
+    bar = tracking.Progress("collecting", 8, "episodes", start=2)
     with tracking.console.capture() as capture, bar:
         for number in range(6):
             bar.advance(note=f"lap {number}")
     lines = capture.get().splitlines()
     assert [line.split(",")[0] for line in lines] == [
-        "driving: 5 of 8 episodes",
-        "driving: 8 of 8 episodes",
+        "collecting: 5 of 8 episodes",
+        "collecting: 8 of 8 episodes",
     ]
     assert lines[-1].endswith("lap 5")
 

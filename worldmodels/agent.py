@@ -5,9 +5,9 @@ The folder is self-contained: ``agent.json``, ``vae.safetensors``, ``rnn.safeten
 ``pca_subspace.safetensors``. Every controller stage leaves one; ``evaluate`` takes any, and so does
 the search for another controller on its models.
 
-An agent may be a file from elsewhere. Nothing in it is trusted: sizes are checked before a network of
-them is made, shapes and types before numbers are read, numbers for being finite. ``agent.json`` has
-the SHA-256 of the other files.
+An agent may come from anybody. Nothing in it is trusted: sizes are checked before a network of them
+is made, shapes and types before numbers are read, numbers for being finite. ``agent.json`` has the
+SHA-256 of the other files.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "wandb": "wandb"}
 """The package that has a module, of those that every installation should have."""
 
 WITHOUT_ENV = (Stage.vae, Stage.rnn, Stage.inspect, Stage.report)
-JUDGING = (Stage.evaluate, Stage.all, Stage.iterate)
+EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate)
 _LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.bootstrap, Stage.all, Stage.iterate)
 
 
@@ -41,7 +41,7 @@ def check(config: Config) -> None:
                 trackers.check(part.logger)
             except ModuleNotFoundError as error:
                 raise _missing(f"logger={part.logger.name}", str(error.name)) from error
-    if config.stage in JUDGING and config.evaluate.video:
+    if config.stage in EVALUATING and config.evaluate.video:
         _check_ffmpeg()
 
 
@@ -82,7 +82,7 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
             yield f"env={env.name} (env.id={env.id})", module
         if env.engine is Engine.envpool:
             yield "env.engine=envpool", "envpool"
-    if stage in JUDGING and config.evaluate.engine is Engine.envpool:
+    if stage in EVALUATING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"
-    if stage in JUDGING and config.evaluate.video:
+    if stage in EVALUATING and config.evaluate.video:
         yield "evaluate.video=true", "imageio_ffmpeg"

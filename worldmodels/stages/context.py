@@ -62,7 +62,7 @@ class Context:
                 _check_squash(part.env.squash)
             if part.stage not in extras.WITHOUT_ENV:
                 engines = [part.env.engine]
-                if part.stage in extras.JUDGING:
+                if part.stage in extras.EVALUATING:
                     engines.append(part.evaluate.engine)
                 for engine in engines:
                     check_registered(Runtime(part).env_spec(engine))
