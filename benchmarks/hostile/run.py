@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="topics, seed=N, kills=N, cases=N")
     parser.add_argument("--out", type=Path, default=Path("data/hostile.json"))
     options = parser.parse_args()
-    numbers = {"seed": secrets.randbelow(2**31), "kills": 42, "cases": 100}
+    numbers = {"seed": secrets.randbelow(2**31), "kills": 28, "cases": 30}
     topics = []
     for word in options.words:
         name, _, number = word.partition("=")
