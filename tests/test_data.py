@@ -154,6 +154,16 @@ def test_large_sets_resume_without_reading_what_was_seen(tmp_path: Path) -> None
             np.testing.assert_array_equal(one, two)
 
 
+def test_large_frames_have_small_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One run of 16 frames, fewer than a batch.
+    monkeypatch.setattr("worldmodels.data.frames.POOL_BYTES", 1)
+    batches = FrameBatches(data_set(tmp_path, [60, 60]), np.arange(2), 40, 0, shuffle=True)
+    epoch = list(batches.epoch(0))
+    assert len({tuple(frame[0, 0, :2]) for batch in epoch for frame in batch}) == 120
+    for one, two in zip(epoch[1:], batches.epoch(0, 1), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
 @FEW
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=8),

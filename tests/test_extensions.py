@@ -1,6 +1,7 @@
 """What other packages add: trackers and configuration groups, found by their entry points."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -156,7 +157,7 @@ def test_configuration_groups_of_another_package_are_added_without_an_import(
     line = error_line(started_anew(tmp_path, "env=maze", "preset=smoke"))
     assert "vae.epochs=-7" in line  # of its experiment
     line = error_line(started_anew(tmp_path, "env=5"))
-    assert "choose one of breakout, carracing, maze, takecover" in line
+    assert re.search("choose one of .*carracing, .*maze", line)
 
 
 def test_a_package_without_its_configuration_groups_is_one_line(

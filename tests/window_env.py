@@ -43,4 +43,4 @@ class Window(gymnasium.Env[Frame, NDArray[np.float32]]):
         return np.asarray(self._pygame.surfarray.array3d(self._screen), np.uint8)
 
 
-gymnasium.register("Window-v0", Window)
+gymnasium.register("Window-v0", "window_env:Window")

@@ -50,7 +50,9 @@ class Encoder(Module, Protocol):
         """The training loss, a scalar, of frames (B, frame_size, frame_size, 3) uint8.
 
         Returns:
-            the loss and what is logged beside it: detached scalars by name.
+            the loss and what is logged beside it, detached scalars by name, among them
+            ``reconstruction`` (of a frame), ``kl`` (nats a frame) and ``active_dims`` (latent
+            dimensions that carry information).
         """
         ...
 

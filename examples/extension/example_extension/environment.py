@@ -53,4 +53,4 @@ class Catch(gymnasium.Env[Frame, np.int64]):
         return cells.repeat(CELL, axis=0).repeat(CELL, axis=1)
 
 
-gymnasium.register("Catch-v0", Catch)
+gymnasium.register("Catch-v0", "example_extension.environment:Catch")
