@@ -219,7 +219,7 @@ def test_a_bootstrap_run_gives_its_driver_its_episodes_and_its_vision_and_nothin
     page = (tmp_path / "bootstrapped/report/index.html").read_text()
     assert "<td>bootstrap/controller</td>" in page
     other = run(tmp_path, "stage=vae", *bootstrapped, *drive, "vae.latent_size=8", "overwrite=true")
-    assert "other sizes" in error_line(other)
+    assert "its sizes differ" in error_line(other)
     agent = tmp_path / "bootstrapped/controller/agent"
     two = run(tmp_path, "stage=rollouts", *bootstrapped, *drive, f"model={agent}", "overwrite=true")
     assert "both a run before and model=" in error_line(two)
