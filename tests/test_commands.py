@@ -191,7 +191,7 @@ def test_a_finished_run_is_the_first_round(copy: Path) -> None:
 
 
 @pytest.mark.system
-def test_a_bootstrap_run_gives_its_driver_its_episodes_and_its_vision_and_nothing_else(
+def test_a_bootstrap_run_gives_its_controller_episodes_and_encoder_and_nothing_else(
     tmp_path: Path,
 ) -> None:
     few = ("preset=smoke", "run=bootstrapped", *BRIEFLY, *FEW_FRAMES, ALONE)
@@ -222,7 +222,7 @@ def test_a_bootstrap_run_gives_its_driver_its_episodes_and_its_vision_and_nothin
     assert "its sizes differ" in error_line(other)
     agent = tmp_path / "bootstrapped/controller/agent"
     two = run(tmp_path, "stage=rollouts", *bootstrapped, *drive, f"model={agent}", "overwrite=true")
-    assert "both a run before and model=" in error_line(two)
+    assert "model: conflicts with the controller of the run before" in error_line(two)
 
 
 def test_a_search_ends_with_its_total_steps_and_goes_on_with_a_larger_one(copy: Path) -> None:

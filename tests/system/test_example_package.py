@@ -80,7 +80,6 @@ def test_every_part_is_used_by_every_stage(site: Path, tmp_path: Path) -> None:
     other = ("stage=evaluate", f"model={run / 'controller/agent'}", "run=other", "env.size=64")
     line = error_line(started_anew(data, *CHOSEN, *other))
     assert "env.size=64; give env.crop_rows=null env.size=32" in line
-    assert "takes frames of 32 pixels; choose env.size=32" in line
     line = error_line(started_anew(data, *CHOSEN, "stage=vae", "overwrite=true", "env.size=64"))
     assert "env.size=64: takes frames of 64 pixels, those of " in line
     assert "are 32x32; collect them again" in line
