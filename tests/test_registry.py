@@ -9,8 +9,11 @@ from command import error_line, run
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("vae.encoder=resnet", "unknown encoder 'resnet'; choose one of conv_vae"),
-        ("rnn.model=conv_vae", "unknown dynamics model 'conv_vae'; choose one of mdn_rnn"),
+        (
+            "vae.encoder=resnet",
+            "vae.encoder=resnet: unknown encoder 'resnet'; choose one of conv_vae",
+        ),
+        ("rnn.model=conv_vae", "rnn.model=conv_vae: unknown dynamics model 'conv_vae'; choose"),
         ("+rnn.options.layers=2", "rnn.options.layers: no such option; MDNRNN has hidden_size"),
         ("rnn.death_weight=5", "rnn.death_weight: renamed; use rnn.termination_pos_weight"),
         ("+vae.options.kl_tolerance=high", "vae.options.kl_tolerance"),

@@ -76,7 +76,8 @@ def build_encoder(config: VAEConfig, frame_size: int, like: Encoder | None = Non
     Raises:
         ConfigError: the class or an option is unknown, or it does not take such frames.
     """
-    kind = find_encoder(config.encoder)
+    with _of_key(f"vae.encoder={config.encoder}"):
+        kind = find_encoder(config.encoder)
     sizes = {} if like is None or type(like) is not kind else dict(like.sizes)
     sizes |= {"latent_size": config.latent_size, "frame_size": frame_size}
     with _named("vae", f"encoder={config.encoder}"):
@@ -97,11 +98,21 @@ def build_dynamics(
     Raises:
         ConfigError: the class or an option is unknown, or the class does not take a value.
     """
-    kind = find_dynamics(config.model)
+    with _of_key(f"rnn.model={config.model}"):
+        kind = find_dynamics(config.model)
     sizes: dict[str, Any] = {"latent_size": latent_size, "action_size": action_size}
     sizes["sampled"] = config.latent is LatentChoice.sampled
     with _named("rnn", f"model={config.model}"):
         return kind(**(sizes | extensions.options(kind, vars(config), {**config.options, **other})))
+
+
+@contextmanager
+def _of_key(chosen: str) -> Iterator[None]:
+    """Errors of a name, with the key that gives it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{chosen}: {error}") from error
 
 
 @contextmanager
