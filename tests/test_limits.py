@@ -83,6 +83,12 @@ def test_a_number_outside_is_refused_by_name(key: str) -> None:
         assert len(line) < 200
 
 
+def test_a_text_with_control_characters_is_refused() -> None:
+    for key in ("env.id", "env.name", "vae.encoder", "logger.project", "run"):
+        with pytest.raises(ConfigError, match=rf"{key}=.*: has control characters"):
+            limits.check(composed(f"{key}='a\x1b[2Jb'"))
+
+
 @pytest.mark.parametrize(
     "word",
     [

@@ -21,6 +21,8 @@ from worldmodels.keys import Limit, limits_of
 LIMITS = limits_of(Config)
 """Of every number, and of every number in a list; null, where a key takes it, is no number."""
 
+PATHS = {"base", "data", "model"}
+"""Texts that may have any character of a file name."""
 ACTIONS = Limit(1, 1024)
 """Of the numbers that an agent acts with: the length of env.squash."""
 
@@ -39,10 +41,12 @@ def check(config: Config) -> None:
     values = flat(**vars(config))
     for key, limit in LIMITS.items():
         _check_number(key, values[key], limit)
-    if not config.env.name.isprintable() or Path(config.env.name).name != config.env.name:
-        raise ConfigError(
-            f"env.name={config.env.name}: choose a name for folders, of printable characters"
-        )
+    # Sections first: the default of run is env.name.
+    for key in sorted(values.keys() - PATHS, key=lambda key: ("." not in key, key)):
+        if isinstance(value := values[key], str) and not value.isprintable():
+            raise ConfigError(f"{key}={value}: has control characters; choose printable text")
+    if Path(config.env.name).name != config.env.name:
+        raise ConfigError(f"env.name={config.env.name}: choose a name for folders")
     if config.env.squash is not None and len(config.env.squash) not in ACTIONS:
         raise ConfigError(f"env.squash has {len(config.env.squash)} entries: choose {ACTIONS}")
     if config.env.action_bins is not None and len(config.env.action_bins) != 3:

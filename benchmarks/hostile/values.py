@@ -17,7 +17,7 @@ from worldmodels.config import Config
 
 NUMBERS = ("nan", "inf", "-inf", "-1000000000", "words", "[1]", "{a: 1}", "''")
 WHOLE = (*NUMBERS, "0.5", "1000000000000000000000000000000")
-TEXTS = ("'a\\x1b[2Jb'", "'a\\nb'", "[1]", "{a: 1}")
+TEXTS = ("'a\x1b[2Jb'", "'a\nb'", "[1]", "{a: 1}")
 SCRIPT = "<script>alert(1)</script>"
 ESCAPE = "\x1b]0;title\x07\x1b[31m"
 FREE = ("bootstrap", "env.kwargs")
