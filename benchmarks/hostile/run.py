@@ -1,9 +1,9 @@
 """Damage, force and malice against the program, by the hundred: what was tried, what held.
 
-    make hostile                             # every topic, an hour on a slow machine
+    make hostile                             # every topic, 15 minutes on slow cores
     make hostile topics="kills flips"        # some
     make hostile flags="seed=7 kills=200"    # the same cases again, or more kills
-    make hostile flags=cases=30              # fewer random cases a topic
+    make hostile flags=cases=100             # more random cases a topic
 
 A case holds when the command ends with the right artifact, or with code 1 and one line that names
 the file or key, and leaves no process and no temporary file behind. The exit code is 0 when every
