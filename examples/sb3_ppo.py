@@ -46,7 +46,7 @@ class VectorEnvAdapter(VecEnv):
             listed[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
         return observations, rewards.astype(np.float32), dones, listed
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:  # noqa: D102 - as in the base class, like those below
         self.env.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:  # noqa: D102

@@ -175,7 +175,7 @@ def verify(file: Listed) -> None:
 def require_regular(path: Path, remedy: str = "make it again with overwrite=true") -> None:
     """Raise `DataError` unless `path` is a regular file, and no link that leads out of its folder.
 
-    Opening a FIFO waits for ever, and reading a device may not end.
+    Opening a FIFO blocks, and reading a device may not end.
     """
     with reading(path, remedy):
         if not path.resolve(strict=True).is_relative_to(path.parent.resolve()):

@@ -59,7 +59,7 @@ class _Worker:
 
     One that starts cannot report: it imports modules, perhaps from a slow file system, and builds
     its tool. Until then its computing and reading count as signs of life, which a process that is
-    stopped or waits for ever does not give.
+    stopped or blocked does not give.
     """
 
     process: BaseProcess
@@ -91,7 +91,7 @@ class _Worker:
         assert self.process.pid is not None
         _kill_group(self.process.pid)
         self.process.kill()  # should it not have come to lead its group yet
-        # Not for ever: the kernel cannot end one that waits for a file server that is gone.
+        # With a limit: the kernel cannot end a process that waits for a file server that is gone.
         self.process.join(_CLOSING_SECONDS)
         self.end.close()
 

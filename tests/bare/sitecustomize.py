@@ -24,7 +24,7 @@ class _WithoutMallopt(_libraries):
         return super().__getattr__(name)
 
 
-ctypes.CDLL = _WithoutMallopt  # type: ignore[misc]
+ctypes.CDLL = _WithoutMallopt  # type: ignore[misc]  # replaced on purpose
 
 
 def _outside_proc(method: Any) -> Any:
@@ -37,5 +37,5 @@ def _outside_proc(method: Any) -> Any:
 
 
 # What psutil reads there, it reads by other means on other systems.
-Path.read_text = _outside_proc(Path.read_text)  # type: ignore[method-assign]
-Path.write_text = _outside_proc(Path.write_text)  # type: ignore[method-assign]
+Path.read_text = _outside_proc(Path.read_text)  # type: ignore[method-assign]  # replaced on purpose
+Path.write_text = _outside_proc(Path.write_text)  # type: ignore[method-assign]  # replaced on purpose

@@ -136,7 +136,7 @@ def fitness(
         stall_steps: see `rollout`.
 
     Returns:
-        arrays (P, E). With `patience`, returns may be extrapolated; see `Outcome`.
+        arrays (P, E). With `stall_steps`, returns may be extrapolated; see `Outcome`.
 
     Raises:
         Stopped: the process was asked to stop.
