@@ -34,10 +34,10 @@ class Outcome(NamedTuple):
     """The results of the episodes; all of shape (N,), or (P, E) from `fitness`.
 
     Args:
-        returns: float64, sum of rewards; where `rollout` stopped an episode by its `patience`, the
+        returns: float64, sum of rewards; where `rollout` stopped an episode by its `stall_steps`, the
             extrapolation to `max_steps`.
         lengths: int64, number of steps taken.
-        terminated: bool; False where a time limit or `patience` ended the episode.
+        terminated: bool; False where a time limit or `stall_steps` ended the episode.
     """
 
     returns: np.ndarray
@@ -126,7 +126,7 @@ def rollout(
 
 
 class _Stalls:
-    """Truncates episodes without a new highest return, for the `patience` of `rollout`."""
+    """Truncates episodes without a new highest return, for the `stall_steps` of `rollout`."""
 
     def __init__(self, count: int, stall_steps: int, max_steps: int) -> None:
         self._patience, self._max_steps = stall_steps, max_steps
