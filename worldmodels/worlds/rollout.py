@@ -34,8 +34,8 @@ class Outcome(NamedTuple):
     """The results of the episodes; all of shape (N,), or (P, E) from `fitness`.
 
     Args:
-        returns: float64, sum of rewards; where `rollout` stopped an episode by its `stall_steps`, the
-            extrapolation to `max_steps`.
+        returns: float64, sum of rewards; where `rollout` stopped an episode by its `stall_steps`,
+            the extrapolation to `max_steps`.
         lengths: int64, number of steps taken.
         terminated: bool; False where a time limit or `stall_steps` ended the episode.
     """
