@@ -49,7 +49,7 @@ parity: $(VENV)/.dev
 speed: $(VENV)/.dev
 	$(BIN)/python benchmarks/carracing_speed.py
 
-# Variants of run=laptop and of run=takecover, on their V and M: many hours each.
+# Variants of run=laptop and of run=takecover, on their VAE and MDN-RNN: many hours each.
 study: $(VENV)/.dev
 	$(BIN)/python benchmarks/study.py carracing
 	$(BIN)/python benchmarks/study.py takecover

@@ -27,16 +27,16 @@ from numpy.typing import NDArray
 from PIL import Image
 from rich.table import Table
 
-from worldmodels.agent import load_agent
-from worldmodels.cores import available_cores
+from worldmodels.agents.folder import read_agent
 from worldmodels.envs.carracing.track import draw_track
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.engines import EnvSpec
-from worldmodels.evolution.fitness import fitness
-from worldmodels.files import write_json
-from worldmodels.provenance import provenance
-from worldmodels.tracking import Progress, console
-from worldmodels.workers import Pool
+from worldmodels.evolution.fitness import EpisodeSpec, fitness
+from worldmodels.files.atomic import write_json
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import Progress, console
+from worldmodels.system.cores import available_cores
+from worldmodels.workers.pool import Pool
 from worldmodels.worlds.specs import RealWorldSpec
 from worldmodels.worlds.world import World
 
@@ -173,7 +173,7 @@ def pictures(seed: int) -> dict[str, Any]:
 
 def scores(folder: Path, episodes: int) -> dict[str, Any]:
     """Mean returns of an agent in both, and the 95 % interval of the mean of their differences."""
-    config = load_agent(folder).config
+    config = read_agent(folder).config
     returns = []
     for engine in ("gymnasium", "native"):
         world_spec = RealWorldSpec(
@@ -182,9 +182,10 @@ def scores(folder: Path, episodes: int) -> dict[str, Any]:
             dynamics=folder / "rnn.safetensors",
             features=config.features,
         )
-        candidate = load_agent(folder).parameters[None]
+        candidate = read_agent(folder).parameters[None]
         with Pool[World](world_spec.build, available_cores(), 300.0) as pool:
-            played = fitness(pool, candidate, range(episodes), 16, STEPS, config.controller)
+            spec = EpisodeSpec(16, STEPS, config.controller)
+            played = fitness(pool, candidate, range(episodes), spec)
         returns.append(played.returns[0])
     theirs, ours = returns
     interval = scipy.stats.bootstrap((ours - theirs,), np.mean, rng=0).confidence_interval

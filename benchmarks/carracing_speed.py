@@ -20,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from worldmodels.cores import available_cores
 from worldmodels.envs.carracing.courses import seeded_course
 from worldmodels.envs.carracing.cuda import usable
 from worldmodels.envs.carracing.simulator import CpuSimulator
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.envpool_engine import EnvPoolVectorEnv, envpool_has
-from worldmodels.files import write_json
-from worldmodels.provenance import provenance
-from worldmodels.tracking import Progress, console
+from worldmodels.files.atomic import write_json
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import Progress, console
+from worldmodels.system.cores import available_cores
 
 NUM_ENVS = (1, 16, 256, 1024)
 GPU_NUM_ENVS = (256, 1024, 4096, 16384, 65536)

@@ -11,26 +11,26 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 
-from worldmodels.cores import available_cores
+from worldmodels.agents.model_files import load_dynamics, load_encoder, save_dynamics, save_encoder
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents, LatentSet
 from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.envs.actions import make_action_policy
 from worldmodels.envs.engines import EnvSpec, make_vector_env
-from worldmodels.evolution.fitness import fitness
-from worldmodels.model_files import load_dynamics, load_encoder, save_dynamics, save_encoder
+from worldmodels.evolution.fitness import EpisodeSpec, fitness
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
+from worldmodels.runs.tracking import MetricsLog
 from worldmodels.stages.controller import MANY_DREAMS
-from worldmodels.tracking import MetricsLog
+from worldmodels.system.cores import available_cores
 from worldmodels.training import cpu
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes
 from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, Task, fit
-from worldmodels.workers import Pool
+from worldmodels.workers.pool import Pool
 from worldmodels.worlds.collect import CollectShard, RandomActions
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 from worldmodels.worlds.world import World
@@ -175,10 +175,12 @@ def _control(
     size = spec.size(features)
     population = (0.1 * rng.standard_normal((candidates, size))).astype(np.float32)
     with Pool[World](world_spec.build, available_cores(), 120.0) as pool:
-        fitness(pool, population, range(episodes), num_envs, 5, spec)  # the workers start
+        fitness(
+            pool, population, range(episodes), EpisodeSpec(num_envs, 5, spec)
+        )  # the workers start
         began, steps = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
-            outcome = fitness(pool, population, range(episodes), num_envs, 200, spec)
+            outcome = fitness(pool, population, range(episodes), EpisodeSpec(num_envs, 200, spec))
             steps += int(outcome.lengths.sum())
         return steps / (time.perf_counter() - began)
 

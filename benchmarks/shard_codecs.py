@@ -21,7 +21,7 @@ import numpy as np
 from rich.table import Table
 
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.tracking import console
+from worldmodels.runs.tracking import console
 
 CODECS: dict[str, Mapping[str, Any]] = {
     "none": {},

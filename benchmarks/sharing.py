@@ -3,8 +3,8 @@
     make sharing    # a quarter of an hour
 
 "before" is GNU OpenMP's own default, a long spin; "after" is what the program sets when the user
-sets nothing (``worldmodels/threads.py``). Each measurement is a process of its own, and the two
-take turns. The busy processes are endless loops.
+sets nothing (``worldmodels/system/threads.py``). Each measurement is a process of its own, and the
+two take turns. The busy processes are endless loops.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 import pipeline
 from throughput import measure
 
-from worldmodels.cores import available_cores
-from worldmodels.files import write_json
-from worldmodels.provenance import provenance
-from worldmodels.tracking import say
+from worldmodels.files.atomic import write_json
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import say
+from worldmodels.system.cores import available_cores
 
 PARTS = {"vae": "VAE training, images/s", "rnn": "MDN-RNN training, transitions/s"}
 SETTINGS: dict[str, dict[str, str]] = {"before": {"GOMP_SPINCOUNT": "300000"}, "after": {}}

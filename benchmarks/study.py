@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from worldmodels.files import read_json, write_json
-from worldmodels.provenance import provenance
+from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.scores import AGENT_IN_DREAM
-from worldmodels.tracking import say
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import say
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "docs"))
 from learning_curve import learning_curve  # in docs/

@@ -20,9 +20,9 @@ import numpy as np
 from scipy import stats
 
 from worldmodels.envs.engines import EnvSpec, make_vector_env
-from worldmodels.files import write_json
-from worldmodels.provenance import provenance
-from worldmodels.tracking import say
+from worldmodels.files.atomic import write_json
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import say
 
 ID = "vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1"
 LIMIT, ROWS, COLUMNS = 2100, 240, 320

@@ -24,12 +24,12 @@ import pipeline
 import plain
 from rich.table import Table
 
-from worldmodels.cores import available_cores
 from worldmodels.envs.envpool_engine import envpool_has
-from worldmodels.files import write_json
-from worldmodels.provenance import provenance
-from worldmodels.resources import Meter
-from worldmodels.tracking import console, say
+from worldmodels.files.atomic import write_json
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import console, say
+from worldmodels.system.cores import available_cores
+from worldmodels.system.resources import Meter
 
 
 @dataclass(frozen=True)

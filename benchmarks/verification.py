@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from worldmodels.files import read_json
-from worldmodels.tracking import say
+from worldmodels.files.atomic import read_json
+from worldmodels.runs.tracking import say
 
 READ_BY = {"rollouts": 3, "vae": 3, "rnn": 2, "controller": 1, "evaluate": 1}
 """How many stages read the files of a stage: vae, rnn and report read the episodes, for one."""

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from worldmodels.agents.model_files import load_dynamics
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare
-from worldmodels.files import write_json
-from worldmodels.model_files import load_dynamics
+from worldmodels.files.atomic import write_json
 from worldmodels.models.dynamics import DynamicsModel
-from worldmodels.provenance import provenance
-from worldmodels.tracking import say
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import say
 
 EPISODES, DRIVEN, HELD = 64, 90, 60
 LAST = 30

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from worldmodels.files import JsonLines
-from worldmodels.tracking import read_metrics
+from worldmodels.files.atomic import JsonLines
+from worldmodels.runs.tracking import read_metrics
 
 
 class Point(NamedTuple):

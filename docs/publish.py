@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import imageio_ffmpeg
 import tables
 
-from worldmodels.agent import load_agent, save_config
+from worldmodels.agents.folder import read_agent, save_config
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 
@@ -100,7 +100,7 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         shutil.copyfile(path, target / path.name)
-    agent = load_agent(target)
+    agent = read_agent(target)
     save_config(target, agent.config)  # with the SHA-256s, whichever version made the run
     search = run["stages"]["controller"]
     hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600

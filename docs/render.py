@@ -27,7 +27,7 @@ import tables
 from learning_curve import PAPER_CURVE, Point, learning_curve
 from publish import publish
 
-from worldmodels.files import read_json, write_json
+from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.charts import Chart, draw
 
 DOCS = Path(__file__).resolve().parent

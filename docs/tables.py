@@ -14,8 +14,10 @@ from hydra import compose, initialize_config_dir
 from learning_curve import Point
 from omegaconf import OmegaConf
 
-from worldmodels.config import Config, register
-from worldmodels.keys import keys_of
+from worldmodels.config.keys import keys_of
+from worldmodels.config.schema import Config, register
+from worldmodels.config.shipped import CONF
+from worldmodels.config.usage import written
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
     PAPER_SCORES,
@@ -24,8 +26,6 @@ from worldmodels.reporting.scores import (
     score_rows,
     summarise,
 )
-from worldmodels.shipped import CONF
-from worldmodels.usage import written
 
 PRESETS = ("paper", "laptop", "quick", "smoke")
 

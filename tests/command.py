@@ -18,7 +18,7 @@ from coverage import Coverage
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from worldmodels import config as schema
+from worldmodels.config import schema
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from worldmodels import weights
-from worldmodels.agent import RECORD, fingerprint, load_agent
+from worldmodels.agents.folder import RECORD, fingerprint, read_agent
+from worldmodels.agents.model_files import load_first_latents
 from worldmodels.evolution.pca import PCASubspace
-from worldmodels.model_files import load_first_latents
+from worldmodels.files import weights
 
 MEMORY = 512 * 2**20
 """Bytes that opening any of them may take, beyond what the program has in use."""
@@ -34,7 +34,7 @@ def judge(root: Path, verdicts: Path) -> None:
 
 def _open(folder: Path) -> None:
     fingerprint(folder)
-    agent = load_agent(folder)
+    agent = read_agent(folder)
     load_first_latents(folder / "rnn.safetensors")
     PCASubspace.load(folder / "pca_subspace.safetensors", agent.config.controller)
 

@@ -14,12 +14,12 @@ import torch
 from command import ALONE, BRIEFLY, error_line, run
 from hostile_agents import CASES, KEEPING_SHA256, judge, record
 
-from worldmodels.agent import fingerprint as fingerprint_of_agent
-from worldmodels.agent import load_agent, save_agent
+from worldmodels.agents.folder import fingerprint as fingerprint_of_agent
+from worldmodels.agents.folder import read_agent, write_agent
+from worldmodels.agents.model_files import load_encoder, load_first_latents
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.action_spec import ActionBounds
-from worldmodels.files import read_json, write_json
-from worldmodels.model_files import load_encoder, load_first_latents
+from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.worlds.collect import NoisyAgent
 from worldmodels.worlds.real import Perception, RealWorld
@@ -74,7 +74,7 @@ def test_an_agent_drives_and_gives_its_v_where_a_run_begins_from_it(
     assert set(made["rollouts"]["inputs"]) == {"model"}
     assert set(made["vae"]["inputs"]) == {"rollouts", "previous vae"}
     assert made["rnn"]["inputs"]["vae"] == made["vae"]["fingerprint"]
-    theirs, ours = load_agent(agent).encoder, load_encoder(tmp_path / "smoke/vae/vae.safetensors")
+    theirs, ours = read_agent(agent).encoder, load_encoder(tmp_path / "smoke/vae/vae.safetensors")
     assert ours.sizes["folded"]
     for name, tensor in theirs.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], tensor, rtol=0, atol=0)
@@ -94,7 +94,7 @@ def test_rounds_begin_from_an_agent(agent: Path, tmp_path: Path) -> None:
     words = ("stage=iterate", "preset=smoke", "iterate.rounds=2", "vae.epochs=0", ALONE, *BRIEFLY)
     done = run(tmp_path, *words, f"base={agent}", "rollouts.policy=controller")
     assert done.returncode == 0, done.stderr
-    theirs = load_agent(agent).encoder.state_dict()
+    theirs = read_agent(agent).encoder.state_dict()
     for number in (1, 2):
         ours = load_encoder(tmp_path / f"smoke/round-{number}/vae/vae.safetensors").state_dict()
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
@@ -190,7 +190,7 @@ def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Pat
 
 def test_noise_is_on_the_parameters_and_another_for_each_episode(smoke: Path) -> None:
     folder = smoke / "smoke/controller/agent"
-    agent = load_agent(folder)
+    agent = read_agent(folder)
     world = RealWorld(no_envs, Perception(agent.encoder, agent.dynamics, agent.config.features))
     seeds = tuple(range(4000))
     blind = torch.zeros(len(seeds), world.feature_size)  # leaves the biases alone
@@ -206,7 +206,7 @@ def test_noise_is_on_the_parameters_and_another_for_each_episode(smoke: Path) ->
 
 def test_a_hand_slips_as_often_and_as_long_as_it_should(smoke: Path) -> None:
     folder, ez_greedy_epsilon, steps = smoke / "smoke/controller/agent", 0.05, 400
-    agent = load_agent(folder)
+    agent = read_agent(folder)
     world = RealWorld(no_envs, Perception(agent.encoder, agent.dynamics, agent.config.features))
     seeds = tuple(range(50))
     blind = torch.zeros(len(seeds), world.feature_size)
@@ -238,9 +238,9 @@ def no_envs(num_envs: int) -> Any:
 
 
 def test_a_controller_of_another_world_is_refused(agent: Path, tmp_path: Path) -> None:
-    whole = load_agent(agent)
+    whole = read_agent(agent)
     smaller = dataclasses.replace(whole, parameters=whole.parameters[:-3])
-    save_agent(tmp_path / "smaller", smaller, load_first_latents(agent / "rnn.safetensors"))
+    write_agent(tmp_path / "smaller", smaller, load_first_latents(agent / "rnn.safetensors"))
     line = error_line(
         run(tmp_path, "stage=evaluate", "preset=smoke", f"model={tmp_path / 'smaller'}")
     )

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import worldmodels
-from worldmodels.agent import load_config, save_config
+from worldmodels.agents.folder import load_config, save_config
 from worldmodels.errors import ConfigError, DataError, WorldModelsError, install
-from worldmodels.files import read_json
+from worldmodels.files.atomic import read_json
 
 ROOT = Path(__file__).resolve().parent.parent
 CARRACING, TAKECOVER = (ROOT / "pretrained" / name for name in ("carracing", "takecover"))

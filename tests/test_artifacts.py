@@ -14,11 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worldmodels import seeds, weights
-from worldmodels.artifacts import Run
+from worldmodels import seeds
 from worldmodels.errors import ArtifactError, ConfigError, Stopped
-from worldmodels.files import JsonLines, atomic_path
-from worldmodels.tracking import MetricsLog, read_metrics
+from worldmodels.files import weights
+from worldmodels.files.atomic import JsonLines, atomic_path
+from worldmodels.runs.artifacts import Run
+from worldmodels.runs.tracking import MetricsLog, read_metrics
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_a_killed_write_leaves_the_old_file(tmp_path: Path) -> None:
     script = f"""
 import time
 from pathlib import Path
-from worldmodels.files import atomic_path
+from worldmodels.files.atomic import atomic_path
 with atomic_path(Path({str(path)!r})) as temporary:
     temporary.write_text("half")
     print("writing", flush=True)

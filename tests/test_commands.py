@@ -15,10 +15,10 @@ import torch
 from command import ALONE, BRIEFLY, CONF, FEW_FRAMES, composed, error_line, run, start
 from waiting import HANG_SECONDS, wait_for
 
-from worldmodels.agent import load_agent
+from worldmodels.agents.folder import read_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.files import read_json
+from worldmodels.files.atomic import read_json
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 
@@ -90,7 +90,7 @@ def test_latents_are_what_the_saved_vae_makes_of_the_frames(smoke: Path) -> None
 
     from worldmodels.models.encoder import to_input
 
-    agent = load_agent(smoke / "smoke/controller/agent")
+    agent = read_agent(smoke / "smoke/controller/agent")
     latents = LatentSet(smoke / "smoke/rnn/latents.h5")
     frames = EpisodeSet.open([smoke / "smoke/rollouts"]).episode(3).frames
     with torch.inference_mode():

@@ -16,12 +16,12 @@ import pytest
 from command import CONF, composed, error_line, run
 from omegaconf import OmegaConf
 
-from worldmodels import command_line, limits, renames
-from worldmodels import config as schema
-from worldmodels.artifacts import Run
-from worldmodels.choices import Stage
+from worldmodels import command_line
+from worldmodels.config import limits, renames, schema
+from worldmodels.config.choices import Stage
+from worldmodels.config.keys import keys_of
 from worldmodels.errors import ArtifactError, ConfigError
-from worldmodels.keys import keys_of
+from worldmodels.runs.artifacts import Run
 
 ENVS, PRESETS, LOGGERS = (
     sorted(path.stem for path in (CONF / group).glob("*.yaml"))

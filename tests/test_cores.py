@@ -8,9 +8,9 @@ import pytest
 from command import composed
 from loky.backend import context as loky
 
-from worldmodels.cores import available_cores, cores_in_words
 from worldmodels.errors import ConfigError
 from worldmodels.stages.runtime import Runtime
+from worldmodels.system.cores import available_cores, cores_in_words
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux has affinities")
 
@@ -54,7 +54,7 @@ def test_the_user_may_set_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_affinity_counts() -> None:
     script = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "import sys; from worldmodels.cores import available_cores\n"
+        "import sys; from worldmodels.system.cores import available_cores\n"
         "assert 'loky' not in sys.modules\n"
         "print(available_cores())"
     )

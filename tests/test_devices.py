@@ -7,10 +7,10 @@ import torch
 from command import composed
 from lightning_fabric.accelerators.mps import MPSAccelerator
 
-from worldmodels.devices import choose_device, has_bfloat16
 from worldmodels.envs.engines import simulation_device
 from worldmodels.errors import ConfigError
 from worldmodels.stages.runtime import Runtime
+from worldmodels.system.devices import choose_device, has_bfloat16
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ import pytest
 from command import composed
 from omegaconf import OmegaConf
 
-from worldmodels import __version__, limits
-from worldmodels import config as schema
+from worldmodels import __version__
+from worldmodels.config import limits, schema
 from worldmodels.errors import install
-from worldmodels.files import read_json, write_json
+from worldmodels.files.atomic import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -14,8 +14,8 @@ from command import CONF, composed, error_line, run
 from loky.backend import context as loky
 from shell import Commands
 
-from worldmodels import diagnosis
-from worldmodels.diagnosis import DEPENDENCIES, OPTIONAL, Row, diagnose
+from worldmodels.stages import diagnosis
+from worldmodels.stages.diagnosis import DEPENDENCIES, OPTIONAL, Row, diagnose
 
 ROOT = CONF.parent
 

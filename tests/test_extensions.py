@@ -11,9 +11,9 @@ import pytest
 from command import composed, environment, error_line, started_anew
 
 from worldmodels import extras, trackers
-from worldmodels.config import LoggerConfig
+from worldmodels.config.schema import LoggerConfig
 from worldmodels.errors import ConfigError
-from worldmodels.tracking import MetricsLog, read_metrics
+from worldmodels.runs.tracking import MetricsLog, read_metrics
 
 TRACKER = """
 import json
@@ -131,8 +131,10 @@ def test_trackers_are_imported_only_when_chosen(install: Install) -> None:
     install("trackers", "lines = extra_unused:Lines", files={"extra_unused.py": "raise SystemExit"})
     program = """
 import sys
-from worldmodels import config, extras, tracking
-extras.check(config.Config())
+from worldmodels import extras
+from worldmodels.config import schema
+from worldmodels.runs import tracking
+extras.check(schema.Config())
 assert not {"wandb", "tensorboard"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", program], check=True, env=environment())

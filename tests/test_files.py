@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from worldmodels.artifacts import Run
 from worldmodels.errors import ArtifactError
-from worldmodels.files import JsonLines, read_json, write_json
+from worldmodels.files.atomic import JsonLines, read_json, write_json
+from worldmodels.runs.artifacts import Run
 
 GOOD: dict[str, Any] = {
     "state": "complete",
@@ -75,7 +75,7 @@ def test_what_is_no_regular_file_or_too_large_is_not_read(
     with pytest.raises(ArtifactError, match="is not a regular file"):
         read_json(tmp_path)
     write_json(tmp_path / "long.json", list(range(100)))
-    monkeypatch.setattr("worldmodels.files._JSON_BYTES", 100)
+    monkeypatch.setattr("worldmodels.files.atomic._JSON_BYTES", 100)
     with pytest.raises(ArtifactError, match=r"long\.json: has [0-9]+ bytes, at most 100"):
         read_json(tmp_path / "long.json")
 

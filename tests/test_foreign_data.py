@@ -17,7 +17,7 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.errors import DataError
-from worldmodels.integrity import Listed
+from worldmodels.runs.integrity import Listed
 
 STEPS = 40
 PACKED = {"fletcher32": True, **hdf5plugin.Blosc("zstd", 3, hdf5plugin.Blosc.NOSHUFFLE)}

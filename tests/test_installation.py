@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import worldmodels
-from worldmodels import extras, shipped
+from worldmodels import extras
+from worldmodels.config import shipped
 from worldmodels.errors import DISTRIBUTION, ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -243,7 +244,7 @@ def copied(folder: Path) -> Path:
 def told(folder: Path) -> tuple[str, str]:
     """Commit and version that the package in `folder` says made an artifact."""
     script = f"""
-from worldmodels.provenance import provenance
+from worldmodels.runs.provenance import provenance
 made = provenance()
 print(made["commit"], made["versions"]["{DISTRIBUTION}"])"""
     done = python(script, path=folder)

@@ -15,12 +15,12 @@ import pytest
 from command import ALONE, composed, run, unmeasured
 from conftest import Once
 
-from worldmodels.artifacts import Run
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.errors import ArtifactError, DataError
-from worldmodels.files import read_json, write_json
-from worldmodels.integrity import listed, reading, verified
+from worldmodels.files.atomic import read_json, write_json
+from worldmodels.runs.artifacts import Run
+from worldmodels.runs.integrity import listed, reading, verified
 from worldmodels.stages import rollouts
 from worldmodels.stages.context import Context
 
@@ -279,7 +279,7 @@ def test_a_shard_that_may_not_be_read_is_not_left_out(tmp_path: Path) -> None:
     script = """
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ArtifactError, DataError
-from worldmodels.integrity import Listed
+from worldmodels.runs.integrity import Listed
 if os.getuid() == 0:
     os.setuid(65534)
 try:

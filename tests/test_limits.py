@@ -17,11 +17,11 @@ from command import CONF, composed, error_line, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worldmodels import config as schema
-from worldmodels import extras, limits
-from worldmodels.artifacts import Run
+from worldmodels import extras
+from worldmodels.config import limits, schema
+from worldmodels.config.keys import Limit
 from worldmodels.errors import ConfigError
-from worldmodels.keys import Limit
+from worldmodels.runs.artifacts import Run
 from worldmodels.stages.context import Context
 
 PRESETS = [

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from command import ALONE, error_line, run
 
-from worldmodels import locks
-from worldmodels.artifacts import Run
 from worldmodels.errors import ArtifactError
-from worldmodels.locks import FolderLock
+from worldmodels.runs import locks
+from worldmodels.runs.artifacts import Run
+from worldmodels.runs.locks import FolderLock
 
 
 def names(folder: Path) -> list[str]:
@@ -53,7 +53,7 @@ def test_an_error_frees_the_folder(tmp_path: Path) -> None:
 def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from worldmodels.locks import FolderLock
+from worldmodels.runs.locks import FolderLock
 lock = FolderLock(Path({str(tmp_path / "vae")!r}), "vae")
 print("held", flush=True)
 input()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command import ALONE, run
 
-from worldmodels.agent import load_agent
+from worldmodels.agents.folder import read_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import install
 
@@ -24,7 +24,7 @@ def test_every_stage_runs_on_an_atari_game(tmp_path: Path) -> None:
     assert actions.shape == (40, 4)
     assert ((actions == 1).sum(axis=1) == 1).all()
     assert (actions.sum(axis=1) == 1).all()
-    agent = load_agent(folder / "controller/agent")
+    agent = read_agent(folder / "controller/agent")
     assert agent.dynamics.action_size == 4
     scores = json.loads((folder / "evaluate/scores.json").read_text())
     assert set(scores) == {"agent", "random policy"}

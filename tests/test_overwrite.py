@@ -10,8 +10,8 @@ import pytest
 import torch
 from command import ALONE, error_line, run
 
-from worldmodels.artifacts import Run
 from worldmodels.errors import TrainingError
+from worldmodels.runs.artifacts import Run
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from command import ALONE, error_line, run
 
-from worldmodels import tracking
 from worldmodels.errors import ArtifactError
-from worldmodels.files import read_json, write_json
+from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.open_loop import OpenLoopResult, OpenLoopRollout, Trajectories
 from worldmodels.reporting.page import STAGES, render
 from worldmodels.reporting.pictures import EpisodeComparison
 from worldmodels.reporting.scores import AGENT_IN_DREAM
+from worldmodels.runs import tracking
 
 
 class _Reader(HTMLParser):

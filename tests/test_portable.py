@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from command import run
 
-from worldmodels import resources
-from worldmodels.files import read_json
-from worldmodels.resources import Meter
+from worldmodels.files.atomic import read_json
+from worldmodels.system import resources
+from worldmodels.system.resources import Meter
 
 
 @pytest.mark.system

@@ -11,11 +11,11 @@ import doom
 import numpy as np
 import pytest
 
-from worldmodels.agent import PARTS, fingerprint, load_agent
+from worldmodels.agents.folder import PARTS, fingerprint, read_agent
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.errors import ArtifactError, install
 from worldmodels.evolution.fitness import EvalBatch
-from worldmodels.files import read_json, write_json
+from worldmodels.files.atomic import read_json, write_json
 from worldmodels.worlds.specs import RealWorldSpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,7 +53,7 @@ def test_an_agent_without_observations_and_actions_is_converted(
     older = {name: record[name] for name in record if name not in ("observation", "actions")}
     write_json(tmp_path / "old/agent.json", older)
     with pytest.raises(ArtifactError, match=r"convert the agent \(tools/convert_agent.py\)"):
-        load_agent(tmp_path / "old")
+        read_agent(tmp_path / "old")
     monkeypatch.syspath_prepend(ROOT / "tools")
     importlib.import_module("convert_agent").convert(tmp_path / "old", tmp_path / "new", None)
     assert read_json(tmp_path / "new/agent.json") == record
@@ -77,7 +77,7 @@ def test_it_plays_as_its_card_says(name: str, spec: EnvSpec, count: int, steps: 
     if name == "takecover" and importlib.util.find_spec("vizdoom") is None:
         pytest.skip(f"ViZDoom is not installed: {install('doom')}")
     folder, run = published(name)
-    agent, judged = load_agent(folder), run["scores"]["agent"]
+    agent, judged = read_agent(folder), run["scores"]["agent"]
     world = RealWorldSpec(
         spec,
         encoder=folder / "vae.safetensors",

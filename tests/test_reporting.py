@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from worldmodels import tracking
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.envs.engines import EnvSpec, make_vector_env
@@ -35,6 +34,7 @@ from worldmodels.reporting.scores import (
     temperature_rows,
 )
 from worldmodels.reporting.video import PANEL, SEPARATOR, EpisodeVideo
+from worldmodels.runs import tracking
 from worldmodels.worlds.real import Perception, RealWorld
 from worldmodels.worlds.rollout import PopulationPolicy, rollout
 

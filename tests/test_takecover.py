@@ -15,12 +15,12 @@ from conftest import Once
 from doom import ID, SPEC
 from numpy.typing import NDArray
 
-from worldmodels.agent import load_agent
+from worldmodels.agents.folder import read_agent
+from worldmodels.agents.model_files import load_first_latents
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.engines import make_vector_env
 from worldmodels.errors import install
-from worldmodels.model_files import load_first_latents
 from worldmodels.models.controller import ControllerSpec
 
 pytestmark = pytest.mark.system
@@ -129,7 +129,7 @@ def test_deaths_are_where_they_happened_and_dreams_begin_where_episodes_did(
 
 
 def test_the_controller_sees_latent_cell_and_hidden_and_has_no_bias(takecover: Path) -> None:
-    agent = load_agent(takecover / "controller/agent")
+    agent = read_agent(takecover / "controller/agent")
     assert agent.dynamics.sizes["is_first"]
     assert agent.parameters.shape == (64 + sum(agent.dynamics.state_features.values()),)
     assert ControllerSpec(("tanh",), 0, bias=False).size(64 + 2 * 512) == 1088

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from worldmodels.threads import WAITING, share_cores
+from worldmodels.system.threads import WAITING, share_cores
 
 
 @pytest.mark.system

@@ -12,7 +12,7 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.errors import ArtifactError
 from worldmodels.models.vae import ConvVAE
-from worldmodels.tracking import MetricsLog
+from worldmodels.runs.tracking import MetricsLog
 from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, FitResult, fit
 

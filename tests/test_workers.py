@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from waiting import HANG_SECONDS, wait_for
 
-from worldmodels.channel import PollingEnd, pack
 from worldmodels.errors import WorkerError, WorldModelsError
-from worldmodels.workers import Pool
+from worldmodels.workers.channel import PollingEnd, pack
+from worldmodels.workers.pool import Pool
 
 Heartbeat = Callable[[int], None]
 ROOT = Path(__file__).parents[1]
@@ -222,7 +222,7 @@ def test_games_that_workers_started_end_with_them(tmp_path: Path, dies: bool) ->
 def test_games_end_with_their_workers_without_process_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worldmodels.workers._GROUPS", False)
+    monkeypatch.setattr("worldmodels.workers.pool._GROUPS", False)
     with Pool(tool, 1, timeout=60) as pool:
         pool.map([Play(tmp_path / "games")])
         (game,) = [int(pid) for pid in (tmp_path / "games").read_text().split()]
@@ -241,7 +241,7 @@ def test_workers_and_their_games_die_with_a_killed_parent(
 import os, subprocess, sys, time
 sys.path.append({str(ROOT)!r})
 from dataclasses import dataclass
-from worldmodels.workers import Pool
+from worldmodels.workers.pool import Pool
 
 @dataclass
 class Note:

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from worldmodels.data.latents import FirstLatents
-from worldmodels.evolution.fitness import eval_batches, wanted_episodes
+from worldmodels.evolution.fitness import EpisodeSpec, eval_batches, wanted_episodes
 from worldmodels.evolution.search import Search
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.features import FeatureSpec
@@ -204,7 +204,8 @@ def test_batches_hold_every_episode_once_and_are_about_equal(
     count: int, episodes: int, num_envs: int
 ) -> None:
     candidates = np.arange(count, dtype=np.float32)[:, None]
-    cut = eval_batches(candidates, range(episodes), num_envs, 10, ControllerSpec(("tanh",)))
+    spec = EpisodeSpec(num_envs, 10, ControllerSpec(("tanh",)))
+    cut = eval_batches(candidates, range(episodes), spec)
     played = [(row[0], seed) for batch in cut for row in batch.candidates for seed in batch.seeds]
     assert played == [(row, seed) for row in range(count) for seed in range(episodes)]
     widths = [len(part.candidates) * len(part.seeds) for part in cut]

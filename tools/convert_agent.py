@@ -19,13 +19,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from worldmodels import shipped, untrusted, weights
-from worldmodels.agent import RECORD, AgentConfig, fingerprint, load_agent, save_config
-from worldmodels.environments import env_spec, find_env
+from worldmodels.agents.folder import RECORD, AgentConfig, fingerprint, read_agent, save_config
+from worldmodels.config import shipped
+from worldmodels.config.environments import env_spec, find_env
 from worldmodels.envs.action_spec import ActionSpec, actions_of
 from worldmodels.envs.engines import make_vector_env
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import WorldModelsError
+from worldmodels.files import untrusted, weights
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.features import FeatureSpec
 
@@ -66,7 +67,7 @@ def convert(old: Path, new: Path, env: str | None) -> None:
         _write(new / "rnn.safetensors", "mdn_rnn", models["rnn"], {})
     config = AgentConfig(features, controller, env_id, observation, actions)
     save_config(new, config, record.get("converted_from") or fingerprint(old))
-    load_agent(new)
+    read_agent(new)
 
 
 def _environment(name: str) -> tuple[ObservationSpec, ActionSpec]:

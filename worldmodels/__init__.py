@@ -7,7 +7,7 @@ importing the package takes no time.
 import os
 from typing import TYPE_CHECKING, Any
 
-from worldmodels.threads import share_cores
+from worldmodels.system.threads import share_cores
 from worldmodels.version import __version__
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from worldmodels import interrupts, streams
 from worldmodels.errors import EXIT_STOPPED
+from worldmodels.system import interrupts, streams
 
 
 def main() -> int:

@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from worldmodels import agent as agents
-from worldmodels import seeds, shipped
-from worldmodels.agent import AgentConfig
-from worldmodels.choices import Engine
-from worldmodels.config import EnvConfig
+from worldmodels import seeds
+from worldmodels.agents.folder import AgentConfig, read_agent
+from worldmodels.config import shipped
+from worldmodels.config.choices import Engine
+from worldmodels.config.environments import env_spec, find_env
+from worldmodels.config.schema import EnvConfig
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode
-from worldmodels.devices import choose_device, has_bfloat16
-from worldmodels.environments import env_spec, find_env
 from worldmodels.envs.action_spec import DiscreteActions
 from worldmodels.envs.engines import ENGINES, make_vector_env, prepare
 from worldmodels.errors import ConfigError, DataError
-from worldmodels.evolution.fitness import evaluation_num_envs, fitness
-from worldmodels.integrity import Listed, listed
-from worldmodels.manifests import MANIFEST
+from worldmodels.evolution.fitness import EpisodeSpec, evaluation_num_envs, fitness
 from worldmodels.policy import AgentPolicy
 from worldmodels.reporting.scores import summarise
-from worldmodels.workers import Pool
+from worldmodels.runs.integrity import Listed, listed
+from worldmodels.runs.manifests import MANIFEST
+from worldmodels.system.devices import choose_device, has_bfloat16
+from worldmodels.workers.pool import Pool
 from worldmodels.worlds.dream_env import DreamVectorEnv
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec
 
@@ -73,7 +73,7 @@ def load_agent(name: str | Path, device: str = "cpu", seed: int = 0) -> AgentPol
         ArtifactError: a file of the agent is missing or damaged, or does not fit the others.
     """
     folder = shipped.require_agent("agent", str(name))
-    return AgentPolicy(agents.load_agent(folder), folder, choose_device(device), seed)
+    return AgentPolicy(read_agent(folder), folder, choose_device(device), seed)
 
 
 def evaluate(
@@ -121,10 +121,10 @@ def evaluate(
     )
     chosen = seeds.evaluation(first_seed, episodes)
     num_envs = evaluation_num_envs(spec.engine, config.num_envs)
-    candidates, controller = policy.parameters[None], policy.config.controller
+    episode_spec = EpisodeSpec(num_envs, spec.max_steps, policy.config.controller)
     pool: Pool[Any] = Pool(world_spec.build, processes, _WORKER_TIMEOUT)
     with pool:
-        outcome = fitness(pool, candidates, chosen, num_envs, spec.max_steps, controller)
+        outcome = fitness(pool, policy.parameters[None], chosen, episode_spec)
     returns, lengths, terminated = (part[0] for part in outcome)
     score = summarise("agent", returns, chosen)
     return Evaluation(
@@ -159,7 +159,7 @@ def make_dream(
         ArtifactError: a file of the agent is missing or damaged, or does not fit the others.
     """
     folder = shipped.require_agent("agent", str(agent))
-    trained, chosen = agents.load_agent(folder), choose_device(device)
+    trained, chosen = read_agent(folder), choose_device(device)
     config = trained.config
     if max_steps is None:
         max_steps = _env_of(config, {}).max_steps

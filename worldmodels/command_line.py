@@ -20,17 +20,10 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from worldmodels import config as schema
-from worldmodels import (
-    extensions,
-    extras,
-    interrupts,
-    limits,
-    shipped,
-    streams,
-    usage,
-)
-from worldmodels.choices import Stage
+from worldmodels import extensions, extras
+from worldmodels.config import limits, schema, shipped, usage
+from worldmodels.config.choices import Stage
+from worldmodels.config.renames import renamed, renamed_value
 from worldmodels.errors import (
     DISTRIBUTION,
     EXIT_ERROR,
@@ -40,8 +33,8 @@ from worldmodels.errors import (
     WorldModelsError,
     system_error,
 )
-from worldmodels.renames import renamed, renamed_value
-from worldmodels.untrusted import printable
+from worldmodels.files.untrusted import printable
+from worldmodels.system import interrupts, streams
 from worldmodels.version import __version__
 
 MODULES = {Stage.all: "chain"}
@@ -57,8 +50,8 @@ def run_stage(config: schema.Config) -> None:
         doctor.run(config)
         return
     # Imported here, so that --help and a mistyped key answer at once.
-    from worldmodels.artifacts import Run
     from worldmodels.envs.display import virtual_display
+    from worldmodels.runs.artifacts import Run
     from worldmodels.stages.context import Context
 
     data = Path(config.data)

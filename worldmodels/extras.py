@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from shutil import which
 
 from worldmodels import trackers
-from worldmodels.choices import Engine, Stage
-from worldmodels.config import Config, parts
+from worldmodels.config.choices import Engine, Stage
+from worldmodels.config.schema import Config, parts
 from worldmodels.errors import ConfigError, install
 
 EXTRAS = {

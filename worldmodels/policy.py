@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worldmodels.agent import Agent, AgentConfig
-from worldmodels.devices import has_bfloat16
+from worldmodels.agents.folder import Agent, AgentConfig
 from worldmodels.errors import WorldModelsError
 from worldmodels.models.dynamics import State, reset_rows
+from worldmodels.system.devices import has_bfloat16
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.real import LATENT_STREAM, Perception
 from worldmodels.worlds.rollout import PopulationPolicy

@@ -32,9 +32,9 @@ import shards
 import values
 from harness import ALONE, SMALL, Bench, Case, run
 
-from worldmodels.cores import available_cores
-from worldmodels.files import write_json
-from worldmodels.provenance import provenance
+from worldmodels.files.atomic import write_json
+from worldmodels.runs.provenance import provenance
+from worldmodels.system.cores import available_cores
 
 TOPICS: dict[str, Callable[[Bench, Path], Iterator[Case]]] = {
     "kills": kills.kills,

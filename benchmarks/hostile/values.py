@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 from harness import ALONE, SMALL, STAGES, Bench, Case, fault, record, run, unprintable
 
-from worldmodels.config import Config
+from worldmodels.config.schema import Config
 
 NUMBERS = ("nan", "inf", "-inf", "-1000000000", "words", "[1]", "{a: 1}", "''")
 WHOLE = (*NUMBERS, "0.5", "1000000000000000000000000000000")

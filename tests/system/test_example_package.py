@@ -11,7 +11,7 @@ import pytest
 from command import ALONE, error_line, started_anew
 
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.files import read_json
+from worldmodels.files.atomic import read_json
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 PACKAGE = Path(__file__).resolve().parents[2] / "examples" / "extension"
@@ -29,11 +29,11 @@ FRAMES = """
 import sys
 from pathlib import Path
 import numpy as np
-from worldmodels.agent import load_agent
+from worldmodels.agents.folder import read_agent
 from worldmodels.worlds.dream_env import DreamVectorEnv
 from worldmodels.worlds.specs import DreamWorldSpec
 folder = Path(sys.argv[1])
-agent = load_agent(folder)
+agent = read_agent(folder)
 dream = DreamWorldSpec(folder / "rnn.safetensors", 1.0, agent.config.features).build()
 low, high = np.zeros(3), np.ones(3)
 env = DreamVectorEnv(dream, 2, low, high, 9, encoder=agent.encoder, decoded=True)

@@ -12,7 +12,7 @@ import numpy as np
 from worldmodels.data.hdf5 import OpenFiles
 from worldmodels.data.shards import Episode, Shard
 from worldmodels.errors import DataError
-from worldmodels.integrity import Listed
+from worldmodels.runs.integrity import Listed
 
 
 class EpisodeSet:

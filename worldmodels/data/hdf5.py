@@ -21,8 +21,8 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 
-from worldmodels.files import atomic_path
-from worldmodels.integrity import Listed, reading, verify
+from worldmodels.files.atomic import atomic_path
+from worldmodels.runs.integrity import Listed, reading, verify
 
 LARGEST_CHUNK = 2**26
 """Bytes: 16 frames of 1024x1024."""

@@ -21,7 +21,7 @@ from worldmodels.data.hdf5 import (
     open_checked,
     writing,
 )
-from worldmodels.integrity import Listed, reading, require_made_by
+from worldmodels.runs.integrity import Listed, reading, require_made_by
 
 ROWS_A_CHUNK = 256
 

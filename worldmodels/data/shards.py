@@ -41,7 +41,7 @@ from worldmodels.data.hdf5 import (
     writing,
 )
 from worldmodels.errors import DataError
-from worldmodels.integrity import Listed, damaged, reading, require_made_by
+from worldmodels.runs.integrity import Listed, damaged, reading, require_made_by
 
 FORMAT = 1
 # Measured with benchmarks/shard_codecs.py on CarRacing: 16.8 to 1, 0.1 ms for a random frame and

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from worldmodels import seeds
-from worldmodels.evolution.fitness import fitness, wanted_episodes
+from worldmodels.evolution.fitness import EpisodeSpec, fitness, wanted_episodes
 from worldmodels.evolution.pca import PCASubspace
 from worldmodels.evolution.search import Search
-from worldmodels.files import JsonLines
-from worldmodels.integrity import require_made_by
+from worldmodels.files.atomic import JsonLines
 from worldmodels.models.controller import ControllerSpec
+from worldmodels.runs.integrity import require_made_by
+from worldmodels.runs.tracking import MetricsLog, Progress, say
 from worldmodels.seeds import Purpose
-from worldmodels.tracking import MetricsLog, Progress, say
-from worldmodels.workers import Heartbeat, Pool
+from worldmodels.workers.pool import Heartbeat, Pool
 from worldmodels.worlds.world import World
 
 RELIABILITY = 0.7
@@ -201,15 +201,9 @@ class _Loop:
         candidates = self.search.ask()
         drawn = seeds.draw(Purpose.TRAINING, options.seed, number, count=round(self.episodes))
         began = time.monotonic()
-        outcome = fitness(
-            pool,
-            self.subspace.controllers(candidates),
-            drawn,
-            self._num_envs(len(candidates) * len(drawn)),
-            options.max_steps,
-            self.spec,
-            options.stall_steps,
-        )
+        num_envs = self._num_envs(len(candidates) * len(drawn))
+        spec = EpisodeSpec(num_envs, options.max_steps, self.spec, options.stall_steps)
+        outcome = fitness(pool, self.subspace.controllers(candidates), drawn, spec)
         seconds, steps = time.monotonic() - began, int(outcome.lengths.sum())
         self.seconds += seconds
         self.steps += steps
@@ -267,7 +261,8 @@ class _Loop:
         )
         drawn = seeds.draw(Purpose.SELECTION, options.seed, count=options.eval_episodes)
         num_envs = self._num_envs(len(finalists) * len(drawn))
-        outcome = fitness(pool, finalists, drawn, num_envs, options.max_steps, self.spec)
+        spec = EpisodeSpec(num_envs, options.max_steps, self.spec)
+        outcome = fitness(pool, finalists, drawn, spec)
         scores = outcome.returns.mean(axis=1)
         better = int(scores.argmax())
         self.selection.append(

@@ -14,12 +14,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from worldmodels.models.controller import ControllerSpec
-from worldmodels.workers import Heartbeat, Pool
+from worldmodels.workers.pool import Heartbeat, Pool
 from worldmodels.worlds.rollout import Outcome, PopulationPolicy, Recorder, rollout
 from worldmodels.worlds.world import World
 
 FEW_ENVS = 4
 """Episodes in an evaluation batch of an evaluation in Gymnasium's own simulator."""
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """How the episodes of an evaluation are run.
+
+    Args:
+        num_envs: environments of one batch, at most.
+        max_steps: time limit of an episode in steps.
+        controller: layers of the controllers.
+        stall_steps: see `rollout`.
+    """
+
+    num_envs: int
+    max_steps: int
+    controller: ControllerSpec
+    stall_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -33,16 +50,12 @@ class EvalBatch:
     Args:
         candidates: (P, parameters) float32.
         seeds: of the E episodes of each candidate.
-        max_steps: time limit of an episode in steps.
-        spec: layers of the controllers.
-        stall_steps: see `rollout`.
+        spec: how they are run.
     """
 
     candidates: np.ndarray
     seeds: tuple[int, ...]
-    max_steps: int
-    spec: ControllerSpec
-    stall_steps: int | None = None
+    spec: EpisodeSpec
 
     def __call__(self, tool: World, heartbeat: Heartbeat) -> Outcome:
         """Run the episodes in the world `tool`; see `play`."""
@@ -61,47 +74,37 @@ class EvalBatch:
         """
         episodes = len(self.seeds)
         seeds = list(self.seeds) * len(self.candidates)
+        spec = self.spec
         policy = PopulationPolicy(
-            self.candidates, episodes, world.feature_size, self.spec, world.device
+            self.candidates, episodes, world.feature_size, spec.controller, world.device
         )
-        return rollout(world, policy, seeds, self.max_steps, recorder, heartbeat, self.stall_steps)
+        return rollout(world, policy, seeds, spec.max_steps, recorder, heartbeat, spec.stall_steps)
 
 
 def eval_batches(
-    candidates: np.ndarray,
-    seeds: Sequence[int],
-    num_envs: int,
-    max_steps: int,
-    spec: ControllerSpec,
-    stall_steps: int | None = None,
+    candidates: np.ndarray, seeds: Sequence[int], spec: EpisodeSpec
 ) -> list[EvalBatch]:
-    """Divide P candidates x E seeds into jobs of at most `num_envs` environments.
+    """Divide P candidates x E seeds into jobs of at most `spec.num_envs` environments.
 
-    A job has several candidates with all their episodes if E <= `num_envs`; else one candidate with
-    some of its episodes. Jobs have about equal sizes, because all workers wait for the last one.
+    A job has several candidates with all their episodes if these fit; else one candidate with some
+    of its episodes. Jobs have about equal sizes, because all workers wait for the last one.
 
     Args:
         candidates: (P, parameters) float32.
         seeds: of the E episodes of each candidate.
-        num_envs: environments of one job, at most.
-        max_steps: time limit of an episode in steps.
-        spec: layers of the controllers.
-        stall_steps: see `rollout`.
+        spec: how they are run.
 
     Returns:
         the jobs, ordered by candidate and then by seed, so that their concatenated outcomes have
         the shape (P, E).
     """
-    if len(seeds) > num_envs:
-        parts = [tuple(seeds[i : i + num_envs]) for i in range(0, len(seeds), num_envs)]
-        return [
-            EvalBatch(row[None], part, max_steps, spec, stall_steps)
-            for row in candidates
-            for part in parts
-        ]
-    together = num_envs // len(seeds)
+    size = spec.num_envs
+    if len(seeds) > size:
+        parts = [tuple(seeds[i : i + size]) for i in range(0, len(seeds), size)]
+        return [EvalBatch(row[None], part, spec) for row in candidates for part in parts]
+    together = size // len(seeds)
     groups = np.array_split(candidates, math.ceil(len(candidates) / together))
-    return [EvalBatch(group, tuple(seeds), max_steps, spec, stall_steps) for group in groups]
+    return [EvalBatch(group, tuple(seeds), spec) for group in groups]
 
 
 def evaluation_num_envs(engine: str, num_envs: int) -> int:
@@ -116,13 +119,7 @@ def evaluation_num_envs(engine: str, num_envs: int) -> int:
 
 
 def fitness(
-    pool: Pool[World],
-    candidates: np.ndarray,
-    seeds: Sequence[int],
-    num_envs: int,
-    max_steps: int,
-    spec: ControllerSpec,
-    stall_steps: int | None = None,
+    pool: Pool[World], candidates: np.ndarray, seeds: Sequence[int], spec: EpisodeSpec
 ) -> Outcome:
     """Run every candidate on every seed.
 
@@ -130,20 +127,16 @@ def fitness(
         pool: workers that have the world.
         candidates: (P, parameters) float32.
         seeds: of the E episodes of each candidate.
-        num_envs: environments of one job, at most.
-        max_steps: time limit of an episode in steps.
-        spec: layers of the controllers.
-        stall_steps: see `rollout`.
+        spec: how they are run.
 
     Returns:
-        arrays (P, E). With `stall_steps`, returns may be extrapolated; see `Outcome`.
+        arrays (P, E). With `spec.stall_steps`, returns may be extrapolated; see `Outcome`.
 
     Raises:
         Stopped: the process was asked to stop.
         WorkerError: a job fails in every worker that tries it.
     """
-    work = eval_batches(candidates, seeds, num_envs, max_steps, spec, stall_steps)
-    outcomes = pool.map(work)
+    outcomes = pool.map(eval_batches(candidates, seeds, spec))
     shape = (len(candidates), len(seeds))
     return Outcome(*(np.concatenate(part).reshape(shape) for part in zip(*outcomes, strict=True)))
 

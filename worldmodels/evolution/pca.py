@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from worldmodels import weights
+from worldmodels.config.limits import LIMITS
 from worldmodels.errors import ArtifactError
-from worldmodels.limits import LIMITS
+from worldmodels.files import weights
 from worldmodels.models.controller import ControllerSpec
 
 MOST_FEATURES = LIMITS["vae.latent_size"].most + 2 * LIMITS["rnn.hidden_size"].most

@@ -69,7 +69,7 @@ class DynamicsModel(Module, Protocol):
     """The interface of a dynamics model, a `torch.nn.Module`.
 
     It is built as ``Class(latent_size=..., action_size=..., sampled=..., **options)``; its options
-    are the fields of the dataclass `Options` (`worldmodels.registry`).
+    are the fields of the dataclass `Options` (`worldmodels.agents.registry`).
 
     Args:
         latent_size: dimensions of z.

@@ -26,7 +26,7 @@ class Encoder(Module, Protocol):
 
     Nothing outside the file of an encoder depends on its layers. It is built as
     ``Class(latent_size=..., frame_size=..., **options)``; its options are the fields of the
-    dataclass `Options` (`worldmodels.registry`). It raises ValueError for a frame size that
+    dataclass `Options` (`worldmodels.agents.registry`). It raises ValueError for a frame size that
     it does not take, with one line that names the sizes that it takes; frames have 8 to 512 pixels
     a side (``env.size``).
 

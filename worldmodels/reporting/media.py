@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 
 from worldmodels.errors import ArtifactError
-from worldmodels.untrusted import MEGABYTE, read_bytes
+from worldmodels.files.untrusted import MEGABYTE, read_bytes
 
 PNG, MP4 = "image/png", "video/mp4"
 """Media types that a report may embed."""

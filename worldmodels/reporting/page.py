@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jinja2
 
+from worldmodels.files.untrusted import printable
 from worldmodels.reporting.calibration import (
     OPEN_LOOP_HEADER,
     open_loop_section,
@@ -28,8 +29,7 @@ from worldmodels.reporting.scores import (
     exploitation_warning,
     score_rows,
 )
-from worldmodels.tracking import read_metrics
-from worldmodels.untrusted import printable
+from worldmodels.runs.tracking import read_metrics
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 """Stages that have a section, whether they are finished or not."""

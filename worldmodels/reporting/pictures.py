@@ -13,7 +13,7 @@ from torch import Tensor
 
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents
-from worldmodels.files import atomic_path
+from worldmodels.files.atomic import atomic_path
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder, to_frames, to_input
 from worldmodels.models.features import FeatureSpec

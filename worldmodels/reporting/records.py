@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels.errors import ArtifactError
+from worldmodels.files.untrusted import MEGABYTE, printable, read_json
 from worldmodels.reporting.scores import Score
-from worldmodels.untrusted import MEGABYTE, printable, read_json
 
 MANIFEST_BYTES = 4 * MEGABYTE
 SCORES_BYTES = 64 * MEGABYTE

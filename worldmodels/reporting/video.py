@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from worldmodels.errors import ArtifactError
-from worldmodels.files import atomic_path
+from worldmodels.files.atomic import atomic_path
 from worldmodels.models.dynamics import DynamicsModel, select_rows
 from worldmodels.models.encoder import Encoder
 from worldmodels.reporting.pictures import decode

@@ -11,11 +11,11 @@ episodes, with 11 of 32 dimensions active.
 
 from __future__ import annotations
 
-from worldmodels.config import bootstrap_config
+from worldmodels.config.schema import bootstrap_config
 from worldmodels.errors import ConfigError
+from worldmodels.runs.tracking import say
 from worldmodels.stages import controller, rnn, rollouts, vae
 from worldmodels.stages.context import Context
-from worldmodels.tracking import say
 
 
 def run(context: Context) -> None:

@@ -9,22 +9,22 @@ from pathlib import Path
 import torch
 
 from worldmodels import extras, trackers
-from worldmodels.agent import load_config
-from worldmodels.artifacts import Run
-from worldmodels.choices import Stage
-from worldmodels.config import Config, flat, parts
-from worldmodels.devices import choose_device
+from worldmodels.agents.folder import load_config
+from worldmodels.agents.registry import build_dynamics, build_encoder
+from worldmodels.config.choices import Stage
+from worldmodels.config.schema import Config, flat, parts
+from worldmodels.config.shipped import environment_of
 from worldmodels.envs.engines import check_registered
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
-from worldmodels.registry import build_dynamics, build_encoder
-from worldmodels.shipped import environment_of
-from worldmodels.stage_folder import StageFolder
+from worldmodels.runs.artifacts import Run
+from worldmodels.runs.stage_folder import StageFolder
+from worldmodels.runs.tracking import MetricsLog, say
 from worldmodels.stages.inputs import Inputs
 from worldmodels.stages.runtime import Runtime
-from worldmodels.storage import unwritable
-from worldmodels.tracking import MetricsLog, say
+from worldmodels.system.devices import choose_device
+from worldmodels.system.disk import unwritable
 
 
 @dataclass(frozen=True)

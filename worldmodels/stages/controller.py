@@ -9,23 +9,23 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from worldmodels.agent import Agent, AgentConfig, load_agent, save_agent
-from worldmodels.choices import Features, HiddenChoice, LatentChoice, WorldKind
+from worldmodels.agents.folder import Agent, AgentConfig, read_agent, write_agent
+from worldmodels.agents.model_files import load_dynamics, load_encoder, load_first_latents
+from worldmodels.config.choices import Features, HiddenChoice, LatentChoice, WorldKind
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 from worldmodels.evolution.evolve import EvolveOptions, evolve
 from worldmodels.evolution.pca import PCASubspace
 from worldmodels.evolution.search import Search
-from worldmodels.integrity import fingerprint_arrays
-from worldmodels.model_files import load_dynamics, load_encoder, load_first_latents
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.features import FeatureSpec
-from worldmodels.stage_folder import StageFolder
+from worldmodels.runs.integrity import fingerprint_arrays
+from worldmodels.runs.stage_folder import StageFolder
+from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import Models, agent_of
-from worldmodels.tracking import say
 from worldmodels.training.moments import feature_moments
 from worldmodels.worlds.specs import WorldSpec
 
@@ -82,7 +82,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
         encoder = encoder.to(torch.bfloat16)
         if config.world is WorldKind.dream:
             dynamics = dynamics.to(torch.bfloat16)
-    save_agent(agent, Agent(encoder, dynamics, result.parameters, joined), first)
+    write_agent(agent, Agent(encoder, dynamics, result.parameters, joined), first)
     folder.finish(
         fingerprint_arrays({"controller": result.parameters}),
         {"steps/s": result.throughput},
@@ -208,7 +208,7 @@ def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None
     if not context.earlier:
         return None
     folder = agent_of(context.earlier[-1])
-    mean: np.ndarray = subspace.coordinates(load_agent(folder).parameters[None])[0]
+    mean: np.ndarray = subspace.coordinates(read_agent(folder).parameters[None])[0]
     return mean
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich import box
 from rich.table import Table
 
-from worldmodels.config import Config
-from worldmodels.diagnosis import diagnose
+from worldmodels.config.schema import Config
 from worldmodels.errors import WorldModelsError
-from worldmodels.tracking import console, say
+from worldmodels.runs.tracking import console, say
+from worldmodels.stages.diagnosis import diagnose
 
 
 def run(config: Config) -> None:

@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from worldmodels import seeds
-from worldmodels.agent import Agent, load_agent
-from worldmodels.choices import WorldKind
+from worldmodels.agents.folder import Agent, read_agent
+from worldmodels.config.choices import WorldKind
 from worldmodels.data.shards import write_shard
-from worldmodels.evolution.fitness import EvalBatch, eval_batches, evaluation_num_envs
-from worldmodels.files import JsonLines, write_json
-from worldmodels.integrity import fingerprint_arrays, require_made_by
+from worldmodels.evolution.fitness import EpisodeSpec, EvalBatch, eval_batches, evaluation_num_envs
+from worldmodels.files.atomic import JsonLines, write_json
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
     PAPER_SCORES,
@@ -29,10 +28,11 @@ from worldmodels.reporting.scores import (
     summarise,
 )
 from worldmodels.reporting.video import EpisodeVideo
-from worldmodels.stage_folder import StageFolder
+from worldmodels.runs.integrity import fingerprint_arrays, require_made_by
+from worldmodels.runs.stage_folder import StageFolder
+from worldmodels.runs.tracking import Progress, console, say
 from worldmodels.stages.context import Context
-from worldmodels.tracking import Progress, console, say
-from worldmodels.workers import Heartbeat
+from worldmodels.workers.pool import Heartbeat
 from worldmodels.worlds.collect import EpisodeRecorder, RandomActions, RandomEpisodes
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome
@@ -46,7 +46,7 @@ def run(context: Context) -> None:
     """Score the agent and a random policy on the evaluation seeds; record the median episode."""
     config = context.config.evaluate
     agent_folder, inputs = context.inputs.agent()
-    agent = load_agent(agent_folder)
+    agent = read_agent(agent_folder)
     spec = context.runtime.env_spec(config.engine)
     content = context.runtime.env_content(spec)
     dream = _dream_settings(context)
@@ -83,8 +83,8 @@ def _evaluate(
         agent_folder / "rnn.safetensors",
         agent.config.features,
     )
-    controller = agent.config.controller
-    work = eval_batches(agent.parameters[None], episode_seeds, num_envs, spec.max_steps, controller)
+    episode_spec = EpisodeSpec(num_envs, spec.max_steps, agent.config.controller)
+    work = eval_batches(agent.parameters[None], episode_seeds, episode_spec)
     made_by = folder.record["made_by"]
     attrs: dict[str, str | int | float] = {"env": spec.id, "engine": spec.engine, "policy": "agent"}
     attrs["made_by"] = made_by
@@ -135,10 +135,8 @@ def _score_in_dream(
     """The agent's score in the learned model, one episode per seed, all in one batch."""
     rnn, config = agent_folder / "rnn.safetensors", agent.config
     world_spec = context.runtime.dream(rnn, config.features, dream.temperature)
-    num_envs = len(episode_seeds)
-    work = eval_batches(
-        agent.parameters[None], episode_seeds, num_envs, dream.max_steps, config.controller
-    )
+    episode_spec = EpisodeSpec(len(episode_seeds), dream.max_steps, config.controller)
+    work = eval_batches(agent.parameters[None], episode_seeds, episode_spec)
     log = JsonLines(folder.path / "dreams.jsonl")
     played = _play(context, AGENT_IN_DREAM, log, folder.record["made_by"], world_spec, work)
     return summarise(AGENT_IN_DREAM, played.outcome.returns, episode_seeds)

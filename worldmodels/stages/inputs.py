@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from worldmodels.agent import fingerprint as agent_fingerprint
-from worldmodels.agent import part_fingerprint
-from worldmodels.artifacts import Run
-from worldmodels.config import Config
+from worldmodels.agents.folder import fingerprint as agent_fingerprint
+from worldmodels.agents.folder import part_fingerprint
+from worldmodels.agents.model_files import load_dynamics, load_encoder
+from worldmodels.config.schema import Config
+from worldmodels.config.shipped import require_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ConfigError
-from worldmodels.integrity import Listed, entry, listed, verified, verify
-from worldmodels.model_files import load_dynamics, load_encoder
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
-from worldmodels.shipped import require_agent
+from worldmodels.runs.artifacts import Run
+from worldmodels.runs.integrity import Listed, entry, listed, verified, verify
 
 
 @dataclass(frozen=True)

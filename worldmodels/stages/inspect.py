@@ -6,8 +6,8 @@ from rich.table import Table
 
 from worldmodels.data.inspection import describe
 from worldmodels.reporting.pictures import contact_sheet, save_picture
+from worldmodels.runs.tracking import console, say
 from worldmodels.stages.context import Context
-from worldmodels.tracking import console, say
 
 
 def run(context: Context) -> None:

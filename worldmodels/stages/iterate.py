@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worldmodels.artifacts import Run
-from worldmodels.choices import ActionSource
-from worldmodels.config import changed
-from worldmodels.files import write_json
-from worldmodels.provenance import provenance
+from worldmodels.config.choices import ActionSource
+from worldmodels.config.schema import changed
+from worldmodels.files.atomic import write_json
 from worldmodels.reporting.records import read_scores
 from worldmodels.reporting.scores import AGENT_IN_DREAM, PAPER_SCORES, score_table
+from worldmodels.runs.artifacts import Run
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import console, say
 from worldmodels.stages import controller, evaluate, report, rnn, rollouts, vae
 from worldmodels.stages.context import Context
-from worldmodels.tracking import console, say
 
 
 def run(context: Context) -> None:

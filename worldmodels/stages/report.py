@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worldmodels.agent import load_agent
-from worldmodels.artifacts import Run
+from worldmodels.agents.folder import read_agent
+from worldmodels.agents.model_files import load_dynamics, load_encoder
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ArtifactError
-from worldmodels.files import atomic_path
-from worldmodels.integrity import fingerprint_file, listed, verified
-from worldmodels.model_files import load_dynamics, load_encoder
+from worldmodels.files.atomic import atomic_path
 from worldmodels.reporting.open_loop import OpenLoopResult, open_loop
 from worldmodels.reporting.page import STAGES, render
 from worldmodels.reporting.pictures import EpisodeComparison, compare_episode
 from worldmodels.reporting.records import read_scores
 from worldmodels.reporting.scores import AGENT_IN_DREAM
+from worldmodels.runs.artifacts import Run
+from worldmodels.runs.integrity import fingerprint_file, listed, verified
+from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
-from worldmodels.tracking import say
 
 
 def run(context: Context) -> None:
@@ -64,7 +64,7 @@ def _open_loop(context: Context) -> OpenLoopResult | None:
     files = listed(context.run.locate("evaluate"), "episodes/shard-*.h5")
     if not files:
         return None
-    agent = load_agent(context.inputs.agent()[0])
+    agent = read_agent(context.inputs.agent()[0])
     return open_loop(agent.encoder, agent.dynamics, EpisodeSet.listed(files))
 
 

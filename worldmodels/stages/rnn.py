@@ -9,17 +9,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from worldmodels.agents.model_files import load_encoder, save_dynamics
+from worldmodels.agents.registry import build_dynamics
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.errors import DataError
-from worldmodels.integrity import Listed, fingerprint_arrays, set_aside_damaged, sha256_of, verified
-from worldmodels.model_files import load_encoder, save_dynamics
 from worldmodels.models.dynamics import DynamicsModel
-from worldmodels.registry import build_dynamics
-from worldmodels.stage_folder import StageFolder
+from worldmodels.runs.integrity import (
+    Listed,
+    fingerprint_arrays,
+    set_aside_damaged,
+    sha256_of,
+    verified,
+)
+from worldmodels.runs.stage_folder import StageFolder
+from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import check_frames
-from worldmodels.tracking import say
 from worldmodels.training.copy_baseline import copy_baseline_nll
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes

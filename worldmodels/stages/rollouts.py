@@ -9,18 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from worldmodels import seeds
-from worldmodels.agent import fingerprint as agent_fingerprint
-from worldmodels.agent import load_agent
-from worldmodels.choices import ActionSource
+from worldmodels.agents.folder import fingerprint as agent_fingerprint
+from worldmodels.agents.folder import read_agent
+from worldmodels.config.choices import ActionSource
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Shard
 from worldmodels.errors import ArtifactError, ConfigError, DataError
-from worldmodels.integrity import Listed, set_aside_damaged
 from worldmodels.reporting.pictures import contact_sheet, save_picture
-from worldmodels.stage_folder import StageFolder
+from worldmodels.runs.integrity import Listed, set_aside_damaged
+from worldmodels.runs.stage_folder import StageFolder
+from worldmodels.runs.tracking import Progress, say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import agent_of
-from worldmodels.tracking import Progress, say
 from worldmodels.worlds.collect import CollectionPolicy, CollectShard, NoisyAgent, RandomActions
 from worldmodels.worlds.specs import RealWorldSpec
 
@@ -170,7 +170,7 @@ def _collection_policy(context: Context) -> tuple[CollectionPolicy, RealWorldSpe
     if config.policy is not ActionSource.controller:
         return RandomActions(config.policy.name, runtime.controls), runtime.real(None), {}
     folder, inputs = _agent_folder(context)
-    features = load_agent(folder).config.features
+    features = read_agent(folder).config.features
     world = runtime.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", features)
     return (
         NoisyAgent(folder, config.noise, config.ez_greedy_epsilon, runtime.controls),

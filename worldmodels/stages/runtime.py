@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from worldmodels.choices import Engine, Precision
-from worldmodels.config import Config, plain
-from worldmodels.cores import available_cores
-from worldmodels.devices import choose_device, has_bfloat16
-from worldmodels.environments import env_spec
+from worldmodels.agents.model_files import load_encoder
+from worldmodels.config.choices import Engine, Precision
+from worldmodels.config.environments import env_spec
+from worldmodels.config.schema import Config, plain
 from worldmodels.envs.action_spec import ActionBounds, ActionSpec, actions_of
 from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare
 from worldmodels.errors import ConfigError
-from worldmodels.model_files import load_encoder
 from worldmodels.models.features import FeatureSpec
+from worldmodels.system.cores import available_cores
+from worldmodels.system.devices import choose_device, has_bfloat16
 from worldmodels.training import cpu
-from worldmodels.workers import Heartbeat, Pool
+from worldmodels.workers.pool import Heartbeat, Pool
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from worldmodels.integrity import fingerprint_arrays
-from worldmodels.model_files import load_encoder, save_encoder
-from worldmodels.registry import build_encoder
+from worldmodels.agents.model_files import load_encoder, save_encoder
+from worldmodels.agents.registry import build_encoder
 from worldmodels.reporting.pictures import save_reconstructions
-from worldmodels.stage_folder import StageFolder
+from worldmodels.runs.integrity import fingerprint_arrays
+from worldmodels.runs.stage_folder import StageFolder
+from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import check_frames
-from worldmodels.tracking import say
 from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, fit
 

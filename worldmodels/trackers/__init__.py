@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import Any, ClassVar, Protocol
 
 from worldmodels import extensions
-from worldmodels.config import LoggerConfig, plain
+from worldmodels.config.schema import LoggerConfig, plain
 from worldmodels.errors import ConfigError
 
 NONE = "csv"

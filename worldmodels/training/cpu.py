@@ -12,7 +12,7 @@ import os
 
 import torch
 
-from worldmodels.cores import available_cores
+from worldmodels.system.cores import available_cores
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from worldmodels import interrupts
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import EncodedEpisode, write_latents
 from worldmodels.data.prefetch import prefetch
 from worldmodels.data.shards import Episode
 from worldmodels.models.encoder import Encoder, to_input
-from worldmodels.tracking import Progress
+from worldmodels.runs.tracking import Progress
+from worldmodels.system import interrupts
 
 BATCH = 256
 

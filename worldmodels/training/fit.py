@@ -18,10 +18,11 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from worldmodels import interrupts, weights
 from worldmodels.errors import ArtifactError, TrainingError
-from worldmodels.integrity import require_made_by, require_regular
-from worldmodels.tracking import MetricsLog, Progress
+from worldmodels.files import weights
+from worldmodels.runs.integrity import require_made_by, require_regular
+from worldmodels.runs.tracking import MetricsLog, Progress
+from worldmodels.system import interrupts
 
 
 class Task(Protocol):

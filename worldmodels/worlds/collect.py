@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodels.agent import load_agent
+from worldmodels.agents.folder import read_agent
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.envs.actions import ActionPolicy, make_action_policy
 from worldmodels.models.controller import squashing
-from worldmodels.workers import Heartbeat
+from worldmodels.workers.pool import Heartbeat
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome, Policy, PopulationPolicy, rollout
@@ -92,7 +92,7 @@ class NoisyAgent:
         Raises:
             ArtifactError: a file of the agent is missing or damaged.
         """
-        agent = load_agent(self.folder)
+        agent = read_agent(self.folder)
         drawn = EpisodeNoise(seeds, PARAMETER_STREAM, torch.device("cpu")).normal(
             0, agent.parameters.size
         )

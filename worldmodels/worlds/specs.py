@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from gymnasium.vector import VectorEnv
 
+from worldmodels.agents.model_files import load_dynamics, load_encoder, load_first_latents
 from worldmodels.envs.engines import EnvSpec, make_vector_env
-from worldmodels.model_files import load_dynamics, load_encoder, load_first_latents
 from worldmodels.models.features import FeatureSpec
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.real import Perception, RealWorld

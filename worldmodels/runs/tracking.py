@@ -33,11 +33,11 @@ from rich.text import Text
 
 from worldmodels.errors import ArtifactError
 from worldmodels.extensions import reason
-from worldmodels.files import atomic_path, writing
-from worldmodels.integrity import require_made_by
-from worldmodels.streams import OUTPUT
+from worldmodels.files.atomic import atomic_path, writing
+from worldmodels.files.untrusted import MEGABYTE, printable, read_bytes
+from worldmodels.runs.integrity import require_made_by
+from worldmodels.system.streams import OUTPUT
 from worldmodels.trackers import Tracker
-from worldmodels.untrusted import MEGABYTE, printable, read_bytes
 
 
 class _Console(Console):

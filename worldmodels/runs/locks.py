@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 
 from worldmodels.errors import ArtifactError
-from worldmodels.tracking import say
+from worldmodels.runs.tracking import say
 
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 _HOLDER_BYTES = 300

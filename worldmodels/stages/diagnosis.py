@@ -21,12 +21,13 @@ from typing import NamedTuple
 import psutil
 
 from worldmodels import extras
-from worldmodels.choices import Stage
-from worldmodels.config import Config
-from worldmodels.cores import available_cores, cores_in_words
+from worldmodels.config.choices import Stage
+from worldmodels.config.schema import Config
+from worldmodels.config.shipped import PACKAGE
 from worldmodels.errors import DISTRIBUTION, WorldModelsError, install
-from worldmodels.provenance import provenance
-from worldmodels.storage import existing, unwritable
+from worldmodels.runs.provenance import provenance
+from worldmodels.system.cores import available_cores, cores_in_words
+from worldmodels.system.disk import existing, unwritable
 from worldmodels.version import __version__
 
 DEPENDENCIES = (
@@ -99,7 +100,7 @@ def diagnose(config: Config) -> list[Row]:
 def program(config: Config) -> Iterator[Row]:
     """This package, Python and the operating system."""
     commit = provenance()["commit"] or "unknown"
-    yield Row(DISTRIBUTION, f"{__version__}, commit {commit}, in {Path(__file__).parent}")
+    yield Row(DISTRIBUTION, f"{__version__}, commit {commit}, in {PACKAGE}")
     yield Row("Python", f"{platform.python_version()} ({sys.executable})")
     yield Row("system", platform.platform())
 
@@ -171,7 +172,7 @@ def gpus(config: Config) -> Iterator[Row]:
 
 def device(config: Config) -> Iterator[Row]:
     """The device that ``device=`` chooses, and its arithmetic."""
-    from worldmodels.devices import choose_device, has_bfloat16
+    from worldmodels.system.devices import choose_device, has_bfloat16
 
     wanted = f"device={config.device.name}"
     try:

@@ -17,8 +17,8 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 
 from worldmodels.errors import ArtifactError
-from worldmodels.files import atomic_path
-from worldmodels.untrusted import MEGABYTE, open_regular, printable
+from worldmodels.files.atomic import atomic_path
+from worldmodels.files.untrusted import MEGABYTE, open_regular, printable
 
 HEADER = 4 * MEGABYTE
 """Bytes of a header, at most. That of a checkpoint has some ten thousand."""

@@ -1,7 +1,7 @@
 """Checks of a configuration: each number within its range, and keys that depend on one another.
 
 They run before any work begins, because a stage may be hours away from the mistake that would end
-it. The range of a key is in `worldmodels/config.py`.
+it. The range of a key is in `worldmodels/config/schema.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.choices import Features, Stage, WorldKind
-from worldmodels.config import Config, ControllerConfig, bootstrap_config, flat, unknown
+from worldmodels.config.choices import Features, Stage, WorldKind
+from worldmodels.config.keys import Limit, limits_of
+from worldmodels.config.schema import Config, ControllerConfig, bootstrap_config, flat, unknown
 from worldmodels.errors import ConfigError
-from worldmodels.keys import Limit, limits_of
 
 LIMITS = limits_of(Config)
 """Of every number, and of every number in a list; null, where a key takes it, is no number."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels.errors import ArtifactError, system_error
-from worldmodels.untrusted import read_bytes
+from worldmodels.files.untrusted import read_bytes
 
 _JSON_BYTES = 64 * 2**20
 """No JSON file of this program comes near; a larger one is refused before it is in memory."""

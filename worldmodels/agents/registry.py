@@ -17,8 +17,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from worldmodels import extensions
-from worldmodels.choices import LatentChoice
-from worldmodels.config import RNNConfig, VAEConfig
+from worldmodels.config.choices import LatentChoice
+from worldmodels.config.schema import RNNConfig, VAEConfig
 from worldmodels.errors import ConfigError
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder

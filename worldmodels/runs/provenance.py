@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from worldmodels import shipped
-from worldmodels.cores import cores_in_words
+from worldmodels.config import shipped
 from worldmodels.errors import DISTRIBUTION
+from worldmodels.system.cores import cores_in_words
 from worldmodels.version import __version__
 
 PACKAGES = (

@@ -25,9 +25,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import psutil
 
-from worldmodels import interrupts
-from worldmodels.channel import BlockingEnd, PollingEnd
 from worldmodels.errors import WorkerError, WorldModelsError, system_error
+from worldmodels.system import interrupts
+from worldmodels.workers.channel import BlockingEnd, PollingEnd
 
 ToolT_contra = TypeVar("ToolT_contra", contravariant=True)
 ToolT = TypeVar("ToolT")

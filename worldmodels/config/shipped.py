@@ -10,10 +10,10 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from worldmodels import extensions
-from worldmodels.config import EnvConfig
+from worldmodels.config.schema import EnvConfig
 from worldmodels.errors import ConfigError
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = (PACKAGE / "conf").is_dir()
 """Whether this is an installed wheel, not a checkout."""
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from worldmodels.choices import Stage
-from worldmodels.config import Config, plain
-from worldmodels.keys import Key, keys_of
+from worldmodels.config.choices import Stage
+from worldmodels.config.keys import Key, keys_of
+from worldmodels.config.schema import Config, plain
 
 TITLE = (
     "World Models (Ha & Schmidhuber, 2018): VAE encoder, MDN-RNN dynamics model, CMA-ES controller"

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from worldmodels.errors import ArtifactError, DataError, system_error
-from worldmodels.manifests import MANIFEST, read_manifest
+from worldmodels.runs.manifests import MANIFEST, read_manifest
 
 REMEDIES = {"rollouts": "run stage=rollouts again, which collects it anew"}
 """What to do about a damaged file, by stage; of other stages the artifact is made again."""

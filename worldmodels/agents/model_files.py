@@ -14,14 +14,15 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from worldmodels import registry, weights
+from worldmodels.agents import registry
+from worldmodels.config.keys import Limit
 from worldmodels.data.latents import FirstLatents
 from worldmodels.errors import ArtifactError, ConfigError
-from worldmodels.keys import Limit
+from worldmodels.files import weights
+from worldmodels.files.untrusted import printable
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.models.module import Module
-from worldmodels.untrusted import printable
 
 INTEGERS, NUMBERS = Limit(0, 65_536), Limit(-1e9, 1e9)
 """What a size in a file may be; others are true, false or short texts."""

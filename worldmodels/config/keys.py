@@ -1,8 +1,8 @@
 """What is known of each key of the schema: meaning, unit, default, accepted values.
 
-All of it stands where the key is defined (`worldmodels/config.py`): the meaning in the docstring
-below the field, range and unit in `number`. ``--help``, docs/configuration.md and the checks of
-numbers (`worldmodels/limits.py`) read it from there.
+All of it stands where the key is defined (`worldmodels/config/schema.py`): the meaning in the
+docstring below the field, range and unit in `number`. ``--help``, docs/configuration.md and the
+checks of numbers (`worldmodels/config/limits.py`) read it from there.
 """
 
 from __future__ import annotations

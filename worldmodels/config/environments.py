@@ -10,10 +10,10 @@ from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from worldmodels import config as schema
-from worldmodels import extensions, limits, shipped
-from worldmodels.choices import Engine
-from worldmodels.config import Config, EnvConfig
+from worldmodels import extensions
+from worldmodels.config import limits, schema, shipped
+from worldmodels.config.choices import Engine
+from worldmodels.config.schema import Config, EnvConfig
 from worldmodels.envs.engines import EnvSpec, resolve_engine
 from worldmodels.errors import ConfigError
 

@@ -20,7 +20,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import II, OmegaConf
 
 from worldmodels import seeds
-from worldmodels.choices import (
+from worldmodels.config.choices import (
     ActionSource,
     Device,
     Display,
@@ -34,14 +34,14 @@ from worldmodels.choices import (
     Stage,
     WorldKind,
 )
-from worldmodels.keys import number
-from worldmodels.renames import renamed
+from worldmodels.config.keys import number
+from worldmodels.config.renames import renamed
 
 _WEEK = 7 * 24 * 3600
 _MANY = 100_000
 _HUGE = 1_000_000
 """Bounds far beyond any preset: they stop a mistyped number from running or allocating endlessly,
-and are the bounds of the sizes in agents from elsewhere (`worldmodels/agent.py`)."""
+and are the bounds of the sizes in agents from elsewhere (`worldmodels/agents/folder.py`)."""
 
 
 @dataclass

@@ -26,15 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodels import untrusted, weights
-from worldmodels.data.latents import FirstLatents
-from worldmodels.envs.action_spec import ActionSpec, BoxActions, DiscreteActions
-from worldmodels.envs.observation import ObservationSpec
-from worldmodels.errors import ArtifactError
-from worldmodels.files import write_json
-from worldmodels.keys import Limit
-from worldmodels.limits import ACTIONS, LIMITS
-from worldmodels.model_files import (
+from worldmodels.agents.model_files import (
     finite,
     is_tensor,
     load_dynamics,
@@ -43,11 +35,19 @@ from worldmodels.model_files import (
     save_encoder,
     shown,
 )
+from worldmodels.config.keys import Limit
+from worldmodels.config.limits import ACTIONS, LIMITS
+from worldmodels.data.latents import FirstLatents
+from worldmodels.envs.action_spec import ActionSpec, BoxActions, DiscreteActions
+from worldmodels.envs.observation import ObservationSpec
+from worldmodels.errors import ArtifactError
+from worldmodels.files import untrusted, weights
+from worldmodels.files.atomic import write_json
+from worldmodels.files.untrusted import printable
 from worldmodels.models.controller import CHOICE, SQUASHINGS, ControllerSpec, squashing
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.models.features import FeatureSpec
-from worldmodels.untrusted import printable
 
 RECORD = "agent.json"
 PARTS = tuple(f"{name}.safetensors" for name in ("controller", "pca_subspace", "rnn", "vae"))
@@ -91,7 +91,7 @@ class Agent:
     config: AgentConfig
 
 
-def save_agent(folder: Path, agent: Agent, first: FirstLatents) -> None:
+def write_agent(folder: Path, agent: Agent, first: FirstLatents) -> None:
     """Write a self-contained agent, and where episodes in its dynamics model begin."""
     save_encoder(folder / "vae.safetensors", agent.encoder)
     save_dynamics(folder / "rnn.safetensors", agent.dynamics, first)
@@ -301,7 +301,7 @@ def load_config(folder: Path) -> AgentConfig:
     return _config(folder / RECORD, _record(folder))
 
 
-def load_agent(folder: Path) -> Agent:
+def read_agent(folder: Path) -> Agent:
     """Read an agent.
 
     Raises:

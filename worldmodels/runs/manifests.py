@@ -7,9 +7,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NamedTuple
 
+from worldmodels.config.renames import renamed, renamed_value
 from worldmodels.errors import ArtifactError
-from worldmodels.files import checksum, read_json, write_json
-from worldmodels.renames import renamed, renamed_value
+from worldmodels.files.atomic import checksum, read_json, write_json
 
 MANIFEST = "manifest.json"
 _PARTS: dict[str, tuple[type | UnionType, bool]] = {

@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Any
 
 from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
-from worldmodels.files import remove_temporary
-from worldmodels.integrity import sha256_of
-from worldmodels.locks import FolderLock
-from worldmodels.manifests import MANIFEST, write_manifest
-from worldmodels.resources import Meter
-from worldmodels.succession import aside, discard, restore
-from worldmodels.tracking import say
+from worldmodels.files.atomic import remove_temporary
+from worldmodels.runs.integrity import sha256_of
+from worldmodels.runs.locks import FolderLock
+from worldmodels.runs.manifests import MANIFEST, write_manifest
+from worldmodels.runs.succession import aside, discard, restore
+from worldmodels.runs.tracking import say
+from worldmodels.system.resources import Meter
 
 
 @dataclass

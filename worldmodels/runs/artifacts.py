@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels.errors import ArtifactError
-from worldmodels.files import remove_temporary
-from worldmodels.integrity import origin
-from worldmodels.locks import FolderLock
-from worldmodels.manifests import MANIFEST, differences, read_manifest, write_manifest
-from worldmodels.provenance import provenance
-from worldmodels.stage_folder import StageFolder
-from worldmodels.succession import aside, discard, restore, resume, set_aside, unfinished
+from worldmodels.files.atomic import remove_temporary
+from worldmodels.runs.integrity import origin
+from worldmodels.runs.locks import FolderLock
+from worldmodels.runs.manifests import MANIFEST, differences, read_manifest, write_manifest
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.stage_folder import StageFolder
+from worldmodels.runs.succession import aside, discard, restore, resume, set_aside, unfinished
 
 
 class Run:

@@ -1,0 +1,1 @@
+"""The configuration: its schema, checks, help text, and what is shipped beside the code."""

@@ -1,0 +1,1 @@
+"""Runs on disk: stage folders, manifests, integrity, locks, metrics, provenance."""

@@ -1,0 +1,1 @@
+"""The machine: cores, threads, devices, memory, disk, signals, standard streams."""

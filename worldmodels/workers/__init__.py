@@ -1,0 +1,1 @@
+"""Processes that do jobs: the pool, and the messages between its ends."""
