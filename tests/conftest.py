@@ -15,32 +15,24 @@ Once = Callable[[str, Callable[[Path], None]], Path]
 
 
 SIMULATING = {
-    f"test_{name}"
-    for name in (
-        *(
-            "agents",
-            "api",
-            "carracing",
-            "carracing_vector",
-            "commands",
-            "docs",
-            "envs",
-            "overwrite",
-            "integrity",
-        ),
-        *("new_environment", "page", "portable", "pretrained", "resume"),
-    )
+    *("test_agents", "test_api", "test_carracing", "test_carracing_vector", "test_commands"),
+    *("test_docs", "test_envs", "test_integrity", "test_new_environment", "test_overwrite"),
+    *("test_page", "test_portable", "test_pretrained", "test_resume"),
 }
 """Files whose tests run the compiled simulator."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker compiles the simulator at once, while the others do what needs none."""
-    items.sort(key=lambda item: item.path.stem in SIMULATING)
-    first = next((item for item in items if item.path.stem in SIMULATING), None)
-    if first is not None:
-        items.remove(first)
-        items.insert(0, first)
+    """One of two workers compiles the simulator while the other does what needs none.
+
+    pytest-xdist gives each of them one half of the list to begin with.
+    """
+    groups: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
+    for item in items:
+        groups[item.path.stem in SIMULATING].append(item)
+    others, simulating = groups
+    half = min(len(items) // 2, len(simulating))
+    items[:] = simulating[:half] + others + simulating[half:]
 
 
 @pytest.fixture(scope="session")
