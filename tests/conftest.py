@@ -16,10 +16,15 @@ Once = Callable[[str, Callable[[Path], None]], Path]
 
 SIMULATING = {
     *("test_agents", "test_api", "test_carracing", "test_carracing_vector", "test_commands"),
-    *("test_docs", "test_envs", "test_integrity", "test_new_environment", "test_overwrite"),
-    *("test_page", "test_portable", "test_pretrained", "test_resume"),
+    *("test_cores", "test_docs", "test_envs", "test_integrity", "test_new_environment"),
+    *("test_overwrite", "test_page", "test_portable", "test_pretrained", "test_resume"),
 }
-"""Files whose tests run the compiled simulator."""
+"""Files whose tests run the compiled simulator, as all tests do that use `smoke`."""
+
+
+def simulates(test: pytest.Item | pytest.FixtureRequest) -> bool:
+    """Whether a test runs the compiled simulator."""
+    return test.path.stem in SIMULATING or "smoke" in getattr(test, "fixturenames", ())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     groups: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
     for item in items:
-        groups[item.path.stem in SIMULATING].append(item)
+        groups[simulates(item)].append(item)
     others, simulating = groups
     half = min(len(items) // 2, len(simulating))
     items[:] = simulating[:half] + others + simulating[half:]
@@ -60,7 +65,7 @@ def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
 
 @pytest.fixture(autouse=True)
 def _compiled(request: pytest.FixtureRequest, once: Once) -> None:
-    if request.path.stem in SIMULATING:
+    if simulates(request):
         once("simulator", _compile)
 
 

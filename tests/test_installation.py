@@ -235,9 +235,7 @@ def git(folder: Path, *words: str) -> None:
 
 def copied(folder: Path) -> Path:
     """The package's own modules in another folder."""
-    (folder / "worldmodels").mkdir(parents=True)
-    for module in PACKAGE.glob("*.py"):
-        shutil.copy(module, folder / "worldmodels")
+    shutil.copytree(PACKAGE, folder / "worldmodels", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 

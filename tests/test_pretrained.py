@@ -14,7 +14,7 @@ import pytest
 from worldmodels.agents.folder import PARTS, fingerprint, read_agent
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.errors import ArtifactError, install
-from worldmodels.evolution.fitness import EvalBatch
+from worldmodels.evolution.fitness import EpisodeSpec, EvalBatch
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.worlds.specs import RealWorldSpec
 
@@ -85,7 +85,8 @@ def test_it_plays_as_its_card_says(name: str, spec: EnvSpec, count: int, steps: 
         features=agent.config.features,
     ).build()
     seeds = tuple(judged["seeds"][:count])
-    batch = EvalBatch(agent.parameters[None], seeds, steps, agent.config.controller)
+    episode_spec = EpisodeSpec(count, steps, agent.config.controller)
+    batch = EvalBatch(agent.parameters[None], seeds, episode_spec)
     try:
         outcome = batch(world, lambda steps: None)
     finally:

@@ -227,7 +227,7 @@ def _record_video(
     first = len(work[0].seeds)
     batch, index = work[median // first], median % first
     world = world_spec.build()
-    with Progress("recording the video", batch.max_steps, "steps") as progress:
+    with Progress("recording the video", batch.spec.max_steps, "steps") as progress:
         dynamics = agent.dynamics if agent.config.features.state else None
         video = EpisodeVideo(index, agent.encoder, dynamics)
         beat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
