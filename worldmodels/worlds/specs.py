@@ -1,4 +1,4 @@
-"""Recipes: picklable descriptions from which a worker process builds its world."""
+"""Picklable descriptions from which a worker process builds its world."""
 
 from __future__ import annotations
 
