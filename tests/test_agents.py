@@ -64,6 +64,7 @@ def test_fewer_components_than_an_agent_has_are_the_leading_ones(
     assert fingerprint(tmp_path / "few") == fingerprint(copy / "few")
 
 
+@pytest.mark.system
 def test_an_agent_drives_and_gives_its_v_where_a_run_begins_from_it(
     agent: Path, tmp_path: Path
 ) -> None:
@@ -138,6 +139,7 @@ def test_an_agent_that_is_no_runs_own_is_judged_as_in_its_run(
     assert read_json(scores[0]) == read_json(scores[1])
 
 
+@pytest.mark.system
 def test_a_controller_without_hidden_state_in_the_dream(
     copy: Path,
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_dream_of_other_latents_than_the_games_is_refused(copy: Path) -> None:
     assert not (copy / "other/controller").exists()  # nothing was made, nothing is in the way
 
 
+@pytest.mark.system
 def test_a_sweep_makes_a_run_for_each_value_on_a_common_base(copy: Path) -> None:
     done = run(
         copy,
@@ -163,6 +164,7 @@ def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_pa
         assert scores[f"agent of round-{number}"] == json.loads(path.read_text())["agent"]
 
 
+@pytest.mark.system
 def test_a_chain_makes_only_what_its_base_does_not_have(copy: Path) -> None:
     wider = ("preset=smoke", "base=smoke", "run=wider", "controller.population=6", ALONE)
     done = run(copy, "stage=all", *wider, *BRIEFLY[1:])
@@ -180,6 +182,7 @@ def test_a_chain_makes_only_what_its_base_does_not_have(copy: Path) -> None:
     assert again["fingerprint"] == first["fingerprint"]
 
 
+@pytest.mark.system
 def test_a_finished_run_is_the_first_round(copy: Path) -> None:
     rounds = ("stage=iterate", "preset=smoke", "iterate.rounds=1", "run=later", "base=smoke")
     done = run(copy, *rounds, ALONE)
@@ -225,6 +228,7 @@ def test_a_bootstrap_run_gives_its_controller_episodes_and_encoder_and_nothing_e
     assert "model: conflicts with the controller of the run before" in error_line(two)
 
 
+@pytest.mark.system
 def test_a_search_ends_with_its_total_steps_and_goes_on_with_a_larger_one(copy: Path) -> None:
     search = ("stage=controller", "preset=smoke", "run=spent", "base=smoke", ALONE)
     done = run(copy, *search, "controller.total_steps=1")
