@@ -15,7 +15,7 @@ from worldmodels.agents.folder import AgentConfig, read_agent
 from worldmodels.config import shipped
 from worldmodels.config.choices import Engine
 from worldmodels.config.environments import env_spec, find_env
-from worldmodels.config.schema import EnvConfig
+from worldmodels.config.sections import EnvConfig
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode
 from worldmodels.envs.action_spec import DiscreteActions

@@ -18,7 +18,7 @@ from typing import Any
 
 from worldmodels import extensions
 from worldmodels.config.choices import LatentChoice
-from worldmodels.config.schema import RNNConfig, VAEConfig
+from worldmodels.config.sections import RNNConfig, VAEConfig
 from worldmodels.errors import ConfigError
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder

@@ -13,7 +13,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from worldmodels import extensions
 from worldmodels.config import limits, schema, shipped
 from worldmodels.config.choices import Engine
-from worldmodels.config.schema import Config, EnvConfig
+from worldmodels.config.schema import Config
+from worldmodels.config.sections import EnvConfig
 from worldmodels.envs.engines import EnvSpec, resolve_engine
 from worldmodels.errors import ConfigError
 

@@ -1,7 +1,7 @@
 """Checks of a configuration: each number within its range, and keys that depend on one another.
 
 They run before any work begins, because a stage may be hours away from the mistake that would end
-it. The range of a key is in `worldmodels/config/schema.py`.
+it. The range of a key is in `worldmodels/config/sections.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 from worldmodels import seeds
 from worldmodels.config.choices import Features, Stage, WorldKind
 from worldmodels.config.keys import Limit, limits_of
-from worldmodels.config.schema import Config, ControllerConfig, bootstrap_config, flat, unknown
+from worldmodels.config.schema import Config, bootstrap_config, flat, unknown
+from worldmodels.config.sections import ControllerConfig
 from worldmodels.errors import ConfigError
 
 LIMITS = limits_of(Config)

@@ -1,11 +1,7 @@
-"""The schema of ``conf/``: every key, its type, default, range and meaning.
+"""The schema of ``conf/``: the whole configuration of a command, and what is asked of it.
 
-Every default is here; a file of ``conf/`` has only what differs from it. Where the paper gives a
-number, that is the default. Hydra composes the files over these dataclasses, so a mistyped key or a
-value of the wrong type is an error that names the key.
-
-``number(default, least, most)`` is a key that takes a number. The docstring below a key is its
-meaning in ``--help`` and docs/configuration.md.
+Hydra composes the files of ``conf/`` over these dataclasses, so a mistyped key or a value of the
+wrong type is an error that names the key.
 """
 
 from __future__ import annotations
@@ -17,260 +13,23 @@ from enum import Enum
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import II, OmegaConf
+from omegaconf import OmegaConf
 
-from worldmodels import seeds
-from worldmodels.config.choices import (
-    ActionSource,
-    Device,
-    Display,
-    Engine,
-    Features,
-    HiddenChoice,
-    LatentChoice,
-    LoggerMode,
-    OnCorrupt,
-    Precision,
-    Stage,
-    WorldKind,
-)
+from worldmodels.config.choices import Device, Display, Stage
 from worldmodels.config.keys import number
 from worldmodels.config.renames import renamed
-
-_WEEK = 7 * 24 * 3600
-_MANY = 100_000
-_HUGE = 1_000_000
-"""Bounds far beyond any preset: they stop a mistyped number from running or allocating endlessly,
-and are the bounds of the sizes in agents from elsewhere (`worldmodels/agents/folder.py`)."""
-
-
-@dataclass
-class EnvConfig:
-    """Environment: frames, actions, episodes."""
-
-    name: str = "carracing"
-    """Name of its runs where run= gives none."""
-    id: str = "CarRacing-v3"
-    """Gymnasium's id; module:id imports the module first."""
-    engine: Engine = Engine.auto
-    """Simulator: native is this project's CarRacing; auto is native where it can simulate the
-    environment, else gymnasium."""
-    max_steps: int = number(1000, 1, 100_000, unit="steps")
-    """Time limit of an episode."""
-    crop_rows: int | None = number(84, 1, 10_000, unit="pixels")
-    """Rows of the image that are kept, from the top; null keeps all."""
-    size: int = number(64, 8, 512, unit="pixels")
-    """Side of the square frames that the models take; an encoder may take one size only."""
-    num_envs: int = number(16, 1, 16_384)
-    """Episodes in one batch during collection; another number changes rounding only."""
-    needs_display: bool = False
-    """Whether the environment opens a window; display=auto then starts Xvfb where there is none."""
-    squash: list[str] | None = None
-    """For each action, the function that bounds the controller's output: tanh [-1, 1], half_tanh
-    [0, 1], clipped_tanh [0, 1], or choice for all; null chooses by the action space."""
-    action_bins: list[int] | None = number(None, -1_000_000, 1_000_000)
-    """Three discrete actions: those of the lower, middle and upper third of one continuous action;
-    null leaves the action space as it is."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of gymnasium.make."""
-
-
-@dataclass
-class RolloutsConfig:
-    """Collection of episodes."""
-
-    episodes: int = number(10_000, 1, 100_000)
-    """Episodes to collect."""
-    max_steps: int = number(II("env.max_steps"), 1, 100_000, unit="steps")
-    """Time limit of a collected episode."""
-    policy: ActionSource = ActionSource.brownian
-    """Actions: random walk (brownian), uniform; sticky_*: each held for 1 to 10 steps;
-    persistent_uniform: held for longer in some episodes; controller: a trained agent."""
-    noise: float = number(0.0, 0, 1000)
-    """Standard deviation of the noise on the parameters of policy=controller, drawn for each
-    episode."""
-    ez_greedy_epsilon: float = number(0.0, 0, 1)
-    """Probability per step that policy=controller begins 1 to 30 random actions (ez-greedy)."""
-    on_corrupt: OnCorrupt = OnCorrupt.refuse
-    """Damaged data file: refuse stops with an error, skip leaves it out."""
-
-
-@dataclass
-class VAEConfig:
-    """VAE encoder (paper, appendix A.1)."""
-
-    encoder: str = "conv_vae"
-    """Registered name of the encoder."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Arguments of an encoder of another package."""
-    latent_size: int = number(32, 1, 512)
-    """Size of the latent z."""
-    epochs: int = number(10, 0, _MANY)
-    """Passes over the frames; 0: no training."""
-    batch_size: int = number(100, 1, 8192)
-    """Frames in a batch."""
-    learning_rate: float = number(1e-4, 0, _HUGE, above=True)
-    """Learning rate of Adam in the first step."""
-    final_learning_rate: float = number(1e-4, 0, _HUGE, above=True)
-    """Learning rate of Adam in the last step, reached by exponential decay."""
-    kl_tolerance: float = number(0.5, 0, 1000, unit="nats")
-    """Free nats per latent dimension, applied to their sum."""
-    validation_fraction: float = number(0.05, 0, 1)
-    """Share of the episodes for validation."""
-
-
-@dataclass
-class RNNConfig:
-    """MDN-RNN dynamics model (paper, appendix A.2)."""
-
-    model: str = "mdn_rnn"
-    """Registered name of the dynamics model."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Arguments of a dynamics model of another package."""
-    hidden_size: int = number(256, 1, 4096)
-    """Size of the LSTM's hidden state h."""
-    mixtures: int = number(5, 1, 32)
-    """Gaussians of the mixture."""
-    shared_mixture: bool = False
-    """One mixture for all dimensions of z, instead of one for each dimension."""
-    latent: LatentChoice = LatentChoice.sampled
-    """z that is predicted: sampled from the VAE's posterior, or its mean."""
-    # 40 epochs of its 10,000 rollouts are the 4,000 steps of the paper's code.
-    epochs: int = number(40, 0, _MANY)
-    """Passes over the episodes; 0: no training."""
-    batch_size: int = number(100, 1, 4096)
-    """Sequences in a batch."""
-    sequence_length: int = number(0, 0, _MANY, unit="steps")
-    """Length of back-propagation; 0 is whole episodes."""
-    learning_rate: float = number(1e-3, 0, _HUGE, above=True)
-    """Learning rate of Adam in the first step."""
-    final_learning_rate: float = number(1e-3, 0, _HUGE, above=True)
-    """Learning rate of Adam in the last step, reached by exponential decay."""
-    gradient_clip: float = number(1.0, 0, _HUGE, above=True)
-    """Bound of each element of the gradient."""
-    is_first: bool = False
-    """Further input: 1 in the first step of an episode, else 0."""
-    reward_weight: float = number(0.1, 0, _HUGE)
-    """Weight of the reward's loss; 0: no reward is predicted, and a return in the learned model is
-    the number of steps survived."""
-    termination_weight: float = number(1.0, 0, _HUGE)
-    """Weight of the termination's cross entropy."""
-    termination_pos_weight: float = number(1.0, 0, _HUGE, above=True)
-    """Weight, in that cross entropy, of a step that ends an episode."""
-    validation_fraction: float = number(0.05, 0, 1)
-    """Share of the episodes for validation."""
-    baselines: bool = True
-    """Train a single-Gaussian head too, for the report's table of likelihoods."""
-
-
-@dataclass
-class ControllerConfig:
-    """Linear controller and CMA-ES (paper, appendix A.3)."""
-
-    world: WorldKind = WorldKind.real
-    """Where it is trained: real environment, or learned model (dream)."""
-    population: int = number(64, 2, 10_000)
-    """Candidates in a generation."""
-    episodes: int = number(16, 1, 10_000)
-    """Episodes of a candidate in a generation."""
-    first_episodes: int | None = number(None, 2, 10_000)
-    """Episodes of a candidate at first, raised to controller.episodes as the scores of candidates
-    come closer; null: controller.episodes always."""
-    stall_steps: int | None = number(None, 1, 100_000, unit="steps")
-    """Steps without a new highest return after which a training episode ends; null: never."""
-    generations: int = number(1800, 1, 1_000_000)
-    """Generations, at most."""
-    total_steps: int | None = number(None, 1, 10**12, unit="steps")
-    """Environment steps in training after which no generation begins; null: no bound."""
-    sigma: float = number(0.1, 0, 1000, above=True)
-    """CMA-ES's initial step size."""
-    final_sigma: float | None = number(None, 0, 1000, above=True)
-    """Step size at the end of the budget, by exponential decay; null: CMA-ES's own."""
-    diagonal: bool = False
-    """Diagonal covariance matrix instead of a full one."""
-    pca_components: int | None = number(None, 1, 100_000)
-    """Principal components of the features that are searched; null: all features."""
-    max_steps: int = number(II("env.max_steps"), 1, 100_000, unit="steps")
-    """Time limit of an episode in training and selection."""
-    features: Features = Features.zh
-    """Inputs: z, z with the LSTM's hidden state h, or with its cell state c and h."""
-    latent: LatentChoice = LatentChoice.sampled
-    """z: sampled from the VAE's posterior, or its mean."""
-    hidden: HiddenChoice = HiddenChoice.previous
-    """h with z at time t: previous is computed from z up to t-1, updated includes z at t."""
-    bias: bool = True
-    """A bias for each output."""
-    hidden_units: int = number(0, 0, 1024)
-    """Units of a hidden layer with tanh; 0: linear controller."""
-    temperature: float = number(1.0, 0.001, 1000)
-    """Temperature tau of sampling from the learned model."""
-    dream_num_envs: int | None = number(None, 1, 16_384)
-    """Episodes in one batch in the learned model; null: 64 to 256 on a CPU, all on a GPU."""
-    eval_interval: int = number(25, 1, 1_000_000, unit="generations")
-    """Generations between evaluations on the selection seeds."""
-    eval_episodes: int = number(64, 1, 100_000)
-    """Episodes of an evaluation on the selection seeds."""
-
-
-@dataclass
-class EvaluateConfig:
-    """Evaluation of an agent, on seeds that training never uses."""
-
-    engine: Engine = Engine.gymnasium
-    """Simulator, as env.engine; the report names one that is not gymnasium."""
-    episodes: int = number(100, 1, 100_000)
-    """Episodes, one for each seed."""
-    first_seed: int = number(0, 0, seeds.EVALUATION_END - 1)
-    """Seed of the first episode; the next has the next seed."""
-    video: bool = True
-    """Write a video of the median episode, and episodes for the report."""
-
-
-@dataclass
-class IterateConfig:
-    """Rounds of collection and training (paper, section 5)."""
-
-    rounds: int = number(2, 1, 1000)
-    """Number of rounds."""
-    noise: float = number(0.1, 0, 1000)
-    """The value of rollouts.noise in the rounds after the first."""
-
-
-@dataclass
-class TrainerConfig:
-    """Training of the networks."""
-
-    precision: Precision = Precision.auto
-    """Arithmetic of the networks: auto is bfloat16 where the hardware has it."""
-    checkpoint_seconds: float = number(30.0, 0, _WEEK, unit="seconds")
-    """Time between checkpoints."""
-    log_every: int = number(20, 1, 1_000_000, unit="steps")
-    """Steps of the optimiser between log lines."""
-
-
-@dataclass
-class WorkersConfig:
-    """Worker processes for episodes; their number changes no result."""
-
-    processes: int | None = number(None, 0, 1024)
-    """Worker processes; 0: none, this process works; null: one for each core, none on a GPU."""
-    timeout: float = number(120.0, 0, _WEEK, above=True, unit="seconds")
-    """Time without progress after which a worker is replaced."""
-
-
-@dataclass
-class LoggerConfig:
-    """Metrics beside metrics.csv."""
-
-    name: str = "csv"
-    """Registered name of a tracker: tensorboard, wandb or one of another package; csv: none but
-    metrics.csv."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options of a tracker of another package."""
-    project: str = "worldmodels"
-    """Project at W&B."""
-    mode: LoggerMode = LoggerMode.offline
-    """Mode of W&B; offline needs no account."""
+from worldmodels.config.sections import (
+    ControllerConfig,
+    EnvConfig,
+    EvaluateConfig,
+    IterateConfig,
+    LoggerConfig,
+    RNNConfig,
+    RolloutsConfig,
+    TrainerConfig,
+    VAEConfig,
+    WorkersConfig,
+)
 
 
 @dataclass

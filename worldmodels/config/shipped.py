@@ -10,7 +10,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from worldmodels import extensions
-from worldmodels.config.schema import EnvConfig
+from worldmodels.config.sections import EnvConfig
 from worldmodels.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]

@@ -14,7 +14,8 @@ from pkgutil import iter_modules
 from typing import Any, ClassVar, Protocol
 
 from worldmodels import extensions
-from worldmodels.config.schema import LoggerConfig, plain
+from worldmodels.config.schema import plain
+from worldmodels.config.sections import LoggerConfig
 from worldmodels.errors import ConfigError
 
 NONE = "csv"
