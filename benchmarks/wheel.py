@@ -48,6 +48,7 @@ def dreamt(dynamics: DynamicsModel, latents: Tensor, actions: Tensor) -> float:
     """Reward a step that M expects at last, dreaming at temperature 1 from step `DRIVEN` on.
 
     Args:
+        dynamics: the MDN-RNN.
         latents: recorded means (episodes, DRIVEN + 1, Z).
         actions: (episodes, DRIVEN + HELD, 3).
     """

@@ -177,7 +177,7 @@ class EpisodeRecorder:
         self._ends: list[tuple[bool, bool]] = [(False, False)] * count
 
     def record(self, indices: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
-        """Record one step of each of `num_envs`; see `Recorder`."""
+        """Record one step of each running environment; see `Recorder.record`."""
         assert isinstance(world, RealWorld)
         for row, (index, frame, action) in enumerate(
             zip(indices, world.frames, actions.cpu().numpy(), strict=True)
@@ -194,7 +194,7 @@ class EpisodeRecorder:
 
         Args:
             index: number of the environment at the reset.
-            seed: of the episode, which the recorder is not told.
+            seed: of the episode, which the recorder is not given.
         """
         steps = len(self._actions[index])
         terminated, truncated = np.zeros(steps, bool), np.zeros(steps, bool)
