@@ -43,7 +43,7 @@ def _hostile_agent(bench: Bench, harm: Callable[[Path], None], folder: Path) -> 
     data = folder / "data"
     harm(agent)
     words = smoke_command("stage=evaluate", f"model={agent}")
-    done = run(data, *words, around=Surroundings(memory=REFUSAL_BYTES), patience=45)
+    done = run(data, *words, around=Surroundings(memory=REFUSAL_BYTES), timeout=45)
     if done.seconds > REFUSAL_SECONDS and done.code != HUNG:
         return f"took {done.seconds:.0f} s"
     if harm is _escapes and done.code == 0:  # a name that only a message would show

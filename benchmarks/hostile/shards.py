@@ -41,7 +41,7 @@ def _foreign(bench: Bench, harm: Callable[[Path], None], folder: Path) -> str | 
     shard = data / "smoke/rollouts/shard-00001.h5"
     harm(shard)
     done = run(
-        data, *smoke_command("stage=vae"), around=Surroundings(memory=REFUSAL_BYTES), patience=45
+        data, *smoke_command("stage=vae"), around=Surroundings(memory=REFUSAL_BYTES), timeout=45
     )
     if done.seconds > REFUSAL_SECONDS and done.code != HUNG:
         return f"took {done.seconds:.0f} s"
