@@ -128,7 +128,7 @@ def _outlined(path: Path, outline: Mapping[str, Any], find: Any) -> Any:
     try:
         with torch.device("meta"):
             module = kind(**sizes)
-    except Exception as error:  # whatever a class says of sizes that no layer has
+    except Exception as error:  # a class of another package may raise any
         reason = printable(" ".join(str(error).split()), 200)
         raise ArtifactError(
             f"{path}: no {name} has these sizes ({reason}): copy it again"

@@ -71,7 +71,7 @@ def _open_loop(context: Context) -> OpenLoopResult | None:
 def _dream_trained(context: Context) -> dict[str, Path]:
     """Name -> folder of the runs whose controllers were trained in the dream of this run's MDN-RNN.
 
-    Looks at this run and at the runs in its folder.
+    Searches this run and the runs in its folder.
     """
     run = context.run
     if context.published is None and not run.has("rnn"):
