@@ -28,7 +28,7 @@ from harness import (
 
 
 def agents(bench: Bench, folder: Path) -> Iterator[Case]:
-    """Agents that others have made, in little memory."""
+    """Agents of other origin, in little memory."""
     for harm in (
         *(_huge_sizes, _huge_header, _wrong_tensors, _agent_pipe, _agent_endless, _deep_json),
         *(_escapes, _number_for_object, _nan_parameters, _huge_hidden, _unknown_key, _empty_agent),

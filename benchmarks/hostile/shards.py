@@ -26,7 +26,7 @@ from harness import (
 
 
 def foreign(bench: Bench, folder: Path) -> Iterator[Case]:
-    """Shards that others have made."""
+    """Shards of other origin."""
     for harm in (
         *(_external_storage, _external_link, _soft_link, _virtual, _bomb, _bomb_of_lengths),
         *(_wrong_type, _wrong_shape, _not_finite, _nothing, _pipe, _endless, _stray, _missing),

@@ -100,11 +100,11 @@ def _check_search(config: ControllerConfig) -> None:
         raise ConfigError(
             f"controller.final_sigma={final}: choose at most controller.sigma={config.sigma}"
         )
-    played = config.population * config.episodes
-    if played > GENERATION:
+    episodes = config.population * config.episodes
+    if episodes > GENERATION:
         raise ConfigError(
             f"controller.population={config.population}: with controller.episodes="
-            f"{config.episodes} a generation plays {played:,} episodes; choose at most"
+            f"{config.episodes} a generation has {episodes:,} episodes; choose at most"
             f" {GENERATION:,}"
         )
 

@@ -43,7 +43,7 @@ def virtual_display(mode: DisplayMode, needed: bool) -> Iterator[None]:
 
     Args:
         mode: where the display comes from.
-        needed: whether the engine needs one at all (only "auto" asks).
+        needed: whether the engine needs one; used by "auto" only.
 
     Raises:
         DisplayError: Xvfb is missing or does not start, or there is nothing to forward.
@@ -157,7 +157,7 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _connect(display: int) -> socket.socket:
-    """Become a client of the server for as long as this process lives.
+    """Become a client of the server until this process ends.
 
     The kernel closes the connection however the process ends, and ``-terminate`` does the rest.
     The socket is not inherited by programs that this process runs.

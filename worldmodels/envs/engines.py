@@ -93,9 +93,9 @@ def resolve_engine(spec: EnvSpec) -> str:
 
 
 def check_registered(spec: EnvSpec) -> None:
-    """Raise `ConfigError` for an environment that its engine does not know, without making it."""
+    """Raise `ConfigError` for an environment that is not registered, without making it."""
     if resolve_engine(spec) != "gymnasium":
-        return  # the other engines are only chosen for what they know
+        return  # the other engines are only chosen for environments that they have
     module, _, name = spec.id.rpartition(":")
     try:
         if module:
@@ -178,7 +178,7 @@ def make_vector_env(
 def simulation_device(device: str) -> str:
     """Where the native engine simulates for models on `device`: there, if numba can.
 
-    Numba knows CUDA and no other GPU.
+    Numba supports CUDA and no other GPU.
     """
     if not device.startswith("cuda"):
         return "cpu"

@@ -44,7 +44,7 @@ def provenance() -> dict[str, Any]:
 def _commit() -> str | None:
     """The commit of the repository that tracks this file; None if there is none.
 
-    A wheel may be installed below somebody's repository, whose commit is unrelated to it.
+    A wheel may be installed below another repository, whose commit is unrelated to it.
     """
     if shipped.INSTALLED or _git("ls-files", "--", Path(__file__).name) is None:
         return None

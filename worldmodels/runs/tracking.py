@@ -40,7 +40,7 @@ from worldmodels.trackers import Tracker
 
 
 class _Console(Console):
-    """A console whose errors say that they are of standard output."""
+    """A console whose errors name standard output as their file."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Stage ``report``: one self-contained HTML page of a run. It is written anew by every command."""
+"""Stage ``report``: one self-contained HTML page of a run. Every command writes it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard streams that may be closed, or that nobody reads."""
+"""Standard streams that may be closed, or whose reader is gone."""
 
 from __future__ import annotations
 

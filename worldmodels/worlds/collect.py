@@ -68,7 +68,7 @@ class NoisyAgent:
     has actions that correct the car, and the dynamics model learns that steering bends the road
     (causal confusion, de Haan et al. 2019), which a controller trained in it exploits. Measured
     after three rounds of training in the model, one seed each: a score of 350 in the environment
-    with an epsilon of 0.03, -85 without (docs/results-studies.md, which says what else differed).
+    with an epsilon of 0.03, -85 without (docs/results-studies.md lists what else differed).
 
     Args:
         folder: of the agent.
