@@ -1,6 +1,7 @@
 """OpenMP settings with which threads share the cores with other processes.
 
-PyTorch shares a loop among OpenMP threads, which synchronise at its end, thousands of times a second.
+PyTorch divides a loop among OpenMP threads, which synchronise at its end, thousands of times a
+second.
 GNU's OpenMP lets a thread that waits there spin, which is fastest on idle cores. Beside
 one busy process on two cores the thread that is waited for may have no core to run on, because a
 spinning one holds it, and training becomes many times slower: ``make sharing`` measures it. Threads
