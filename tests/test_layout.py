@@ -135,7 +135,7 @@ def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 def attributes(node: ast.ClassDef) -> set[str]:
     """The fields and properties of a class, and the parameters of its constructor."""
-    found = set()
+    found: set[str] = set()
     for part in node.body:
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
             found.add(part.target.id)
@@ -149,8 +149,9 @@ def test_docstrings_describe_the_arguments_that_there_are() -> None:
     wrong, described = [], 0
     for path in (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))):
         for node in ast.walk(ast.parse(path.read_text())):
+            required: set[str] = set()
             if isinstance(node, ast.ClassDef):
-                known, required = attributes(node), set()
+                known = attributes(node)
             elif isinstance(node, FUNCTIONS):
                 known = required = parameters(node)
             else:

@@ -31,8 +31,8 @@ from worldmodels.envs.vector import (
 )
 from worldmodels.errors import ConfigError, WorkerError, install
 
-_TERMINATED = "env_terminated"
-_TRUNCATED = "env_truncated"
+_TERMINATED = "worldmodels.terminated"
+_TRUNCATED = "worldmodels.truncated"
 
 
 class _SingleEnv(gymnasium.Wrapper[Observations, Any, Observations, Any]):
