@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,14 +20,14 @@ from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
-from worldmodels.runs.tracking import MetricsLog
+from worldmodels.planning.timing import fit_rate
 from worldmodels.stages.controller import MAX_DREAM_ENVS
 from worldmodels.system.cores import available_cores
 from worldmodels.training import cpu
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes
 from worldmodels.training.encoder import EncoderTask
-from worldmodels.training.fit import FitOptions, Task, fit
+from worldmodels.training.fit import FitOptions, Task
 from worldmodels.workers.pool import Pool
 from worldmodels.worlds.collect import CollectShard, RandomActions
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
@@ -106,38 +104,9 @@ def rollouts_envpool(folder: Path, seconds: float) -> float:
     return _frames("envpool", available_cores(), seconds)
 
 
-class _Timed:
-    """A training task whose epoch ends `seconds` after its first batch was trained on."""
-
-    def __init__(self, task: Task, seconds: float) -> None:
-        self._task, self._seconds = task, seconds
-
-    @property
-    def module(self) -> torch.nn.Module:
-        return self._task.module
-
-    @module.setter
-    def module(self, module: torch.nn.Module) -> None:
-        self._task.module = module
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def batches(self, epoch: int, start: int) -> Iterator[Any]:
-        end = None
-        while True:
-            for batch in self._task.batches(epoch, start):
-                yield batch
-                end = end or time.perf_counter() + self._seconds
-                if time.perf_counter() > end:
-                    return
-            epoch += 1
-
-
 def _fit(task: Task, folder: Path, seconds: float, fabric: Fabric) -> float:
     options = FitOptions(1, 1e-3, 1e-3, None, 1, 30.0, 20)
-    with MetricsLog(folder / "metrics.csv") as tracker:
-        return fit(_Timed(task, seconds), folder, options, fabric, tracker).throughput
+    return fit_rate(task, folder, options, fabric, seconds).training
 
 
 def vae(folder: Path, seconds: float) -> float:

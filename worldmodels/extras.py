@@ -23,7 +23,7 @@ PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "wandb": "wandb"}
 """The package that has a module, of those that every installation should have."""
 
 WITHOUT_ENV = (Stage.vae, Stage.rnn, Stage.inspect, Stage.report)
-EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate)
+EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate, Stage.plan)
 _LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.bootstrap, Stage.all, Stage.iterate)
 
 

@@ -18,6 +18,7 @@ class Stage(Enum):
     inspect = "inspect"
     all = "all"
     iterate = "iterate"
+    plan = "plan"
     doctor = "doctor"
 
 

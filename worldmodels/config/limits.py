@@ -57,7 +57,7 @@ def check(config: Config) -> None:
     _check_search(config.controller)
     _check_memory(config)
     seeds.evaluation(config.evaluate.first_seed, config.evaluate.episodes)
-    if config.stage in (Stage.all, Stage.iterate):
+    if config.stage in (Stage.all, Stage.iterate, Stage.plan):
         _check_latents(config)
         _check_split(config)
     if config.bootstrap:

@@ -56,6 +56,8 @@ class Config:
     """Folder of the trained agent that stage=evaluate evaluates."""
     overwrite: bool = False
     """Make the stage's artifact again; the old one is kept until the new one is finished."""
+    price_per_hour: float | None = number(None, 0, 1_000_000)
+    """Price of the machine for an hour, in any currency; null: costs are not counted."""
     debug: bool = False
     """Show tracebacks of errors."""
     bootstrap: dict[str, Any] = field(default_factory=dict)
@@ -95,7 +97,12 @@ def parts(config: Config) -> Iterator[Config]:
     """What the stages of one command run with: its own configuration, and that of its bootstrap
     run."""
     yield config
-    if config.bootstrap and config.stage in (Stage.bootstrap, Stage.all, Stage.iterate):
+    if config.bootstrap and config.stage in (
+        Stage.bootstrap,
+        Stage.all,
+        Stage.iterate,
+        Stage.plan,
+    ):
         yield bootstrap_config(config)
 
 

@@ -122,6 +122,12 @@ def evolve(
     return loop.result()
 
 
+def batch_size(num_envs: tuple[int, int], episodes: int) -> int:
+    """Environments of one job, for so many episodes in all; see `EvolveOptions.num_envs`."""
+    fewest, most = num_envs
+    return min(most, max(fewest, episodes // 4))
+
+
 class _Loop:
     """The state of a search: what its logs hold."""
 
@@ -201,7 +207,7 @@ class _Loop:
         candidates = self.search.ask()
         drawn = seeds.draw(Purpose.TRAINING, options.seed, number, count=round(self.episodes))
         began = time.monotonic()
-        num_envs = self._num_envs(len(candidates) * len(drawn))
+        num_envs = batch_size(options.num_envs, len(candidates) * len(drawn))
         spec = EpisodeSpec(num_envs, options.max_steps, self.spec, options.stall_steps)
         outcome = fitness(pool, self.subspace.controllers(candidates), drawn, spec)
         seconds, steps = time.monotonic() - began, int(outcome.lengths.sum())
@@ -260,7 +266,7 @@ class _Loop:
             np.stack([self.search.mean, candidates[int(fitness_values.argmax())]])
         )
         drawn = seeds.draw(Purpose.SELECTION, options.seed, count=options.eval_episodes)
-        num_envs = self._num_envs(len(finalists) * len(drawn))
+        num_envs = batch_size(options.num_envs, len(finalists) * len(drawn))
         spec = EpisodeSpec(num_envs, options.max_steps, self.spec)
         outcome = fitness(pool, finalists, drawn, spec)
         scores = outcome.returns.mean(axis=1)
@@ -282,11 +288,6 @@ class _Loop:
             f"controller: generation {number + 1}: {scores[0]:.1f} (mean of the search),"
             f" {scores[1]:.1f} (its best candidate) on {len(drawn)} selection seeds"
         )
-
-    def _num_envs(self, episodes: int) -> int:
-        """Environments of one job, for so many episodes in all."""
-        fewest, most = self.options.num_envs
-        return min(most, max(fewest, episodes // 4))
 
 
 class _StepProgress:

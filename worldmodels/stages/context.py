@@ -113,6 +113,7 @@ class Context:
         share = self.config.stage.name != stage
         content = flat(seed=self.config.seed, **groups)
         folder = self.run.begin(stage, content, inputs, growable, self.config.overwrite, share)
+        folder.price_per_hour = self.config.price_per_hour
         if folder.unlike is not None:
             say(f"{stage}: {folder.unlike}: making it anew")
         if folder.complete:
@@ -134,7 +135,8 @@ def _keys(observation: ObservationSpec) -> str:
 
 def _check_models(config: Config) -> None:
     """Raise `ConfigError` for models that cannot be built; on the meta device, without memory."""
-    if config.stage not in (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate):
+    training = (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate, Stage.plan)
+    if config.stage not in training:
         return
     with torch.device("meta"):
         build_encoder(config.vae, config.env.size)

@@ -131,7 +131,7 @@ def _options(context: Context, made_by: str) -> EvolveOptions:
         stall_steps=config.stall_steps,
         eval_interval=config.eval_interval,
         eval_episodes=config.eval_episodes,
-        num_envs=_num_envs(context),
+        num_envs=batch_sizes(context),
         seed=context.config.seed,
         made_by=made_by,
     )
@@ -214,7 +214,7 @@ def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None
     return mean
 
 
-def _num_envs(context: Context) -> tuple[int, int]:
+def batch_sizes(context: Context) -> tuple[int, int]:
     """Least and largest number of environments in one job."""
     config = context.config.controller
     if config.world is WorldKind.real:

@@ -32,6 +32,7 @@ from worldmodels.runs.integrity import fingerprint_arrays, require_made_by
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Progress, console, say
 from worldmodels.stages.context import Context
+from worldmodels.system.spent import WORKING, spending
 from worldmodels.workers.pool import Heartbeat
 from worldmodels.worlds.collect import EpisodeRecorder, RandomActions, RandomEpisodes
 from worldmodels.worlds.real import RealWorld
@@ -232,7 +233,8 @@ def _record_video(
         video = EpisodeVideo(index, agent.encoder, dynamics)
         heartbeat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
         try:
-            batch.play(world, heartbeat, video)
+            with spending(WORKING):
+                batch.play(world, heartbeat, video)
         finally:
             world.close()
         video.write(path)

@@ -27,13 +27,14 @@ import psutil
 
 from worldmodels.errors import WorkerError, WorldModelsError, system_error
 from worldmodels.system import interrupts
-from worldmodels.workers.channel import BlockingEnd, PollingEnd
+from worldmodels.system.resources import own_peak
+from worldmodels.system.spent import WAITING, WORKING, add, drain, spending
+from worldmodels.workers.channel import BlockingEnd, PollingEnd, Reporter
 
 ToolT_contra = TypeVar("ToolT_contra", contravariant=True)
 ToolT = TypeVar("ToolT")
 Heartbeat = Callable[[int], None]
 ATTEMPTS = 3
-_BEAT_SECONDS = 0.5
 _CLOSING_SECONDS = 3.0
 _POLL_SECONDS = 0.2
 _STARTING_SECONDS = 600.0
@@ -188,7 +189,9 @@ class Pool(Generic[ToolT]):
             self._tool = self._setup()
         for number, job in enumerate(jobs):
             interrupts.check()
-            yield number, job(self._tool, self._beat_here)
+            with spending(WORKING):
+                result = job(self._tool, self._beat_here)
+            yield number, result
 
     def _beat_here(self, steps: int) -> None:
         interrupts.check()
@@ -240,6 +243,8 @@ class Pool(Generic[ToolT]):
             worker.started = True
             if kind == "beat":
                 self._on_steps(content)
+            elif kind == "spent":
+                add(*content)
             elif kind == "error":
                 raise WorkerError(content)
             else:
@@ -307,15 +312,18 @@ def _serve(theirs: socket.socket, setup: Callable[[], Any]) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     end = BlockingEnd(theirs)
-    reporter = _Reporter(end)
+    reporter = Reporter(end)
     tool: Any = None
     try:
         tool = setup()
         reporter.flush()  # it has started
         while True:
-            job = end.receive()
-            result = job(tool, reporter.beat)
+            with spending(WAITING):
+                job = end.receive()
+            with spending(WORKING):
+                result = job(tool, reporter.beat)
             reporter.flush()
+            end.send(("spent", (drain(), own_peak())))
             end.send(("done", result))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the pool has closed
@@ -380,20 +388,3 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-
-
-class _Reporter:
-    """Sends the steps done, at most once in a while."""
-
-    def __init__(self, end: BlockingEnd) -> None:
-        self._end = end
-        self._steps, self._sent = 0, time.monotonic()
-
-    def beat(self, steps: int) -> None:
-        self._steps += steps
-        if time.monotonic() - self._sent > _BEAT_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        self._end.send(("beat", self._steps))
-        self._steps, self._sent = 0, time.monotonic()
