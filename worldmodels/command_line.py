@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -28,8 +29,10 @@ from worldmodels.errors import (
     DISTRIBUTION,
     EXIT_ERROR,
     EXIT_STOPPED,
+    EXIT_UNCOPIED,
     ConfigError,
     Stopped,
+    StoreError,
     WorldModelsError,
     system_error,
 )
@@ -73,13 +76,23 @@ def run_stage(config: schema.Config) -> None:
                     f"base={config.base}: neither a run in {data} nor the folder of an agent;"
                     f" shipped agents are {', '.join(shipped.agents())}"
                 )
-    context = Context(config, Run(data / config.run, base, config.run), published)
-    context.check()
-    module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
-    interrupts.check()
-    drawing = config.env.needs_display and config.stage not in extras.WITHOUT_ENV
-    with virtual_display(config.display.value, drawing):
-        module.run(context)
+    with _mirror(config, data / config.run):
+        context = Context(config, Run(data / config.run, base, config.run), published)
+        context.check()
+        module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
+        interrupts.check()
+        drawing = config.env.needs_display and config.stage not in extras.WITHOUT_ENV
+        with virtual_display(config.display.value, drawing):
+            module.run(context)
+
+
+def _mirror(config: schema.Config, root: Path) -> AbstractContextManager[object]:
+    """Fetches the run of ``resume=`` and copies it to ``store=``, where they are given."""
+    if config.store is None and config.resume is None:
+        return nullcontext()
+    from worldmodels.store.mirror import Mirror
+
+    return Mirror(config, root)
 
 
 class _Escape(BaseException):
@@ -233,7 +246,7 @@ def explain(error: Exception) -> int:
     if isinstance(error, OSError) and error.filename == streams.OUTPUT:
         streams.close_output()  # or it is told of once more
     streams.tell(f"error: {printable(' '.join(line.split()))}")
-    return EXIT_ERROR
+    return EXIT_UNCOPIED if isinstance(error, StoreError) else EXIT_ERROR
 
 
 def command() -> int:

@@ -9,11 +9,14 @@ from shutil import which
 from worldmodels import trackers
 from worldmodels.config.choices import Engine, Stage
 from worldmodels.config.schema import Config, parts
+from worldmodels.config.stores import MODULES, protocol
 from worldmodels.errors import ConfigError, install
 
 EXTRAS = {
     "ale_py": "atari",
     "envpool": "envpool",
+    "gcsfs": "gcs",
+    "s3fs": "s3",
     "tensorboard": "tensorboard",
     "vizdoom": "doom",
 }
@@ -76,6 +79,10 @@ def _check_ffmpeg() -> None:
 def _needed(config: Config) -> Iterator[tuple[str, str]]:
     """The key that asks for a module beyond the hard dependencies, and the module."""
     env, stage = config.env, config.stage
+    for key, url in (("store", config.store), ("resume", config.resume)):
+        module = None if url is None else MODULES[protocol(key, url)]
+        if module is not None:
+            yield f"{key}={url}", module
     if stage not in WITHOUT_ENV:
         module = env.id.partition(":")[0].partition(".")[0]
         if ":" in env.id and module:

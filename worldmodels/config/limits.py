@@ -17,6 +17,7 @@ from worldmodels.config.choices import Features, Stage, WorldKind
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.schema import Config, bootstrap_config, flat, unknown
 from worldmodels.config.sections import ControllerConfig
+from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
 
 LIMITS = limits_of(Config)
@@ -46,6 +47,9 @@ def check(config: Config) -> None:
     for key in sorted(values.keys() - PATHS, key=lambda key: ("." not in key, key)):
         if isinstance(value := values[key], str) and not value.isprintable():
             raise ConfigError(f"{key}={value}: has control characters; choose printable text")
+    for key, url in (("store", config.store), ("resume", config.resume)):
+        if url is not None:
+            protocol(key, url)
     if Path(config.env.name).name != config.env.name:
         raise ConfigError(f"env.name={config.env.name}: choose a name for folders")
     if config.env.squash is not None and len(config.env.squash) not in ACTIONS:

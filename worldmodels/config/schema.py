@@ -24,6 +24,7 @@ from worldmodels.config.sections import (
     EvaluateConfig,
     IterateConfig,
     LoggerConfig,
+    MirrorConfig,
     RNNConfig,
     RolloutsConfig,
     TrainerConfig,
@@ -44,6 +45,10 @@ class Config:
     """Run or folder of an agent whose finished parts are used where this run has none."""
     data: str = "data"
     """Folder of all runs."""
+    store: str | None = None
+    """Copies the run, while it goes on, to a folder, s3://bucket/prefix or gs://bucket/prefix."""
+    resume: str | None = None
+    """Copy of a run, from which this one continues if its folder is empty."""
     # 32 bits, what every library takes; the seeds of episodes are drawn from it (seeds.py).
     seed: int = number(1, 0, 2**32 - 1)
     """Seed of collection and training."""
@@ -70,6 +75,7 @@ class Config:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
+    mirror: MirrorConfig = field(default_factory=MirrorConfig)
 
 
 def register() -> None:

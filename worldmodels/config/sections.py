@@ -262,3 +262,17 @@ class LoggerConfig:
     """Project at W&B."""
     mode: LoggerMode = LoggerMode.offline
     """Mode of W&B; offline needs no account."""
+
+
+@dataclass
+class MirrorConfig:
+    """Copy of the run in store=."""
+
+    interval: float = number(5.0, 0.05, 3600, unit="seconds")
+    """Least time between two looks for new files."""
+    cpu_share: float = number(0.02, 0, 1, above=True)
+    """Share of one core that copying uses on average while stages run."""
+    timeout: float = number(3600.0, 0, _WEEK, unit="seconds")
+    """Time that the end of a finished run waits for the copy to be complete."""
+    stop_timeout: float = number(60.0, 0, _WEEK, unit="seconds")
+    """The same after SIGTERM, SIGINT or an error."""
