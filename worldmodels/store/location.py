@@ -24,7 +24,7 @@ PRIVATE = ".store"
 """What a store holds beside the files of the run is below this name."""
 _PIECE = 16 * 2**20
 """Bytes that are read at once."""
-_NO_COPIES_CACHE = {"use_listings_cache": False, "skip_instance_cache": True}
+_NO_CACHE = {"use_listings_cache": False, "skip_instance_cache": True}
 _ATTEMPTS = 2
 """Of s3fs for one request: the copier has retries of its own, with longer pauses."""
 
@@ -34,6 +34,10 @@ class Location(Protocol):
 
     Every method may raise `OSError` or an exception of the store's package.
     """
+
+    def prepare(self) -> None:
+        """Make the place, if it can be made; before the first write."""
+        ...
 
     def read(self, name: str, most: int) -> bytes | None:
         """The content of an object of at most `most` bytes; None if there is none."""
@@ -75,24 +79,11 @@ class Location(Protocol):
         ...
 
 
-def connect(key: str, url: str, create: bool) -> Location:
-    """The store at an address.
-
-    Args:
-        key: that has it, for messages.
-        url: its address.
-        create: make the folder, if it is one that does not exist.
-
-    Raises:
-        ConfigError: its protocol is unknown.
-        OSError: the folder cannot be made.
-    """
+def connect(key: str, url: str) -> Location:
+    """The store at an address; raises `ConfigError`, naming `key`, for an unknown protocol."""
     kind = protocol(key, url)
     if kind == "file":
-        root = Path(url.removeprefix("file://"))
-        if create:
-            (root / PRIVATE).mkdir(parents=True, exist_ok=True)
-        return Folder(root)
+        return Folder(Path(url.removeprefix("file://")))
     return Bucket(kind, url.partition("://")[2].strip("/"))
 
 
@@ -105,6 +96,10 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+
+    def prepare(self) -> None:
+        """See `Location`."""
+        (self.root / PRIVATE).mkdir(parents=True, exist_ok=True)
 
     def read(self, name: str, most: int) -> bytes | None:
         """See `Location`."""
@@ -214,13 +209,16 @@ class Bucket:
         # Imported here: folders do without, and the command that has no store as well.
         import fsspec
 
-        options: dict[str, Any] = dict(_NO_COPIES_CACHE)
+        options: dict[str, Any] = dict(_NO_CACHE)
         if kind == "s3":
             limits = {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}}
-            options |= {"config_kwargs": limits}
+            options |= {"config_kwargs": limits, "max_concurrency": 2}
         self._files = fsspec.filesystem(kind, **options)
         self._files.retries = _ATTEMPTS
         self._prefix = prefix
+
+    def prepare(self) -> None:
+        """See `Location`; a bucket is made by its owner."""
 
     def read(self, name: str, most: int) -> bytes | None:
         """See `Location`."""
@@ -244,7 +242,8 @@ class Bucket:
         else:
             # By its descriptor: the path may have another file by now. Sent in parts, which are
             # dropped if one of them fails.
-            self._files.put_file(f"/dev/fd/{file.fileno()}", self._path(name))
+            descriptor = f"/dev/fd/{file.fileno()}"
+            self._files.put_file(descriptor, self._path(name), chunksize=_PIECE)
 
     def download(self, name: str, size: int, target: BinaryIO) -> str | None:
         """See `Location`."""

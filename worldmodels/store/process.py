@@ -147,18 +147,19 @@ def _begin(work: Work, parent: int, say: _Speaker) -> tuple[Location | None, Lea
     continues = work.store is not None and work.store == work.resume
     if work.store is not None:
         with _reaching("store", work.store):
-            location = connect("store", work.store, create=True)
+            location = connect("store", work.store)
             index = read_index(location, f"store={work.store}")
             if index is None:
                 check_empty(location, f"store={work.store}")
             if not continues:
                 _check_own(work, index)
+            location.prepare()
             lease = Lease(location, f"store={work.store}", parent, work.token)
             lease.claim(say)
     try:
         if work.resume is not None:
             with _reaching("resume", work.resume):
-                source = connect("resume", work.resume, create=False)
+                source = connect("resume", work.resume)
                 restore(work.root, work.resume, source, continues, say)
         if location is not None and work.store is not None:
             with _reaching("store", work.store):
