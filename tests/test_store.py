@@ -19,6 +19,7 @@ from waiting import wait_for
 from worldmodels import extras
 from worldmodels.config import limits
 from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.store import copier as copiers
 from worldmodels.store import lease as leases
 from worldmodels.store.budget import Budget
 from worldmodels.store.copier import Copier
@@ -146,6 +147,26 @@ def test_what_changes_is_copied_and_nothing_twice(tmp_path: Path) -> None:
     location.sent.clear()
     assert copier(root, store, location).step()  # the program begins again
     assert location.sent == []
+
+
+def test_on_a_slow_line_shards_are_copied_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copiers, "_STEP_BYTES", 25)
+    root, store = tmp_path / "run", tmp_path / "store"
+    copying = copier(root, store)
+    write(root, **{"rollouts__manifest.json": "running"})
+    copying.step()
+    write(root, **{f"rollouts__shard-{n}.h5": "x" * 10 for n in range(7)})
+    for copied in (2, 4, 6, 7):
+        assert not copying.step()
+        assert len(plain(store)) == 1 + copied
+        assert index(store).keys() == plain(store).keys()
+    assert copying.step()
+    write(root, **{f"rollouts__shard-{n}.h5": "y" * 10 for n in range(10, 17)})
+    write(root, **{"rollouts__manifest.json": "complete"})  # it names them all
+    assert not copying.step()
+    assert equal(root, store)
 
 
 def test_a_log_is_copied_to_its_last_whole_line(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ index, or the new one with contents that are still incoming: both restore a stat
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,9 @@ from worldmodels.store.snapshot import (
 )
 
 _RECORD_BYTES = 512 * 2**20
+_SHARD = re.compile(r"(.*/)?rollouts/shard-\d+\.h5")
+_STEP_BYTES = 64 * 2**20
+"""Of new shards in one step, after the first."""
 
 
 class Known(NamedTuple):
@@ -109,7 +113,8 @@ class Copier:
         if scan(self._root) == known and known.keys() == self._index.files.keys():
             return True
         with snapshot(self._root, known) as seen:
-            files = {name: self._file(name, seen) for name in _in_order(seen.stamps)}
+            taken = self._within(seen.stamps)
+            files = {name: self._file(name, seen) for name in _in_order(taken)}
         entries = {name: file.entry for name, file in files.items()}
         if entries == self._index.files:
             self._known = files
@@ -138,6 +143,24 @@ class Copier:
     def count(self) -> Missing:
         """How many files the index has, and their size."""
         return Missing(len(self._index.files), sum(e.size for e in self._index.files.values()))
+
+    def _within(self, stamps: Mapping[str, Stamp]) -> list[str]:
+        """The files of this step: all, or on a slow line some of the shards that are new.
+
+        Shards of an unfinished data set are independent: any number of them is a state that the
+        stage continues from.
+        """
+        size, taken = 0, []
+        for name in sorted(stamps, key=lambda name: stamps[name].mtime_ns):
+            manifest = name.rpartition("/")[0] + f"/{MANIFEST}"
+            if name not in self._known and _SHARD.fullmatch(name):
+                size += stamps[name].size
+                known = self._known.get(manifest)
+                unfinished = known is not None and known.stamp == stamps.get(manifest)
+                if unfinished and size > _STEP_BYTES:
+                    continue
+            taken.append(name)
+        return taken
 
     def _file(self, name: str, seen: Snapshot) -> Known:
         """A file of the folder, its content in the store."""
