@@ -41,6 +41,7 @@ PAGES = (
     DOCS / "results-studies.md",
     DOCS / "results-takecover.md",
     DOCS / "robustness.md",
+    DOCS / "store.md",
 )
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 BOOTSTRAP = tuple(f"bootstrap/{stage}" for stage in STAGES[:-1])
@@ -149,6 +150,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "dream_cool": (tables.rounds, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),
     "sharing": (tables.sharing, "sharing"),
+    "mirror": (tables.mirror, "mirror"),
     "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
     "doom_rounds": (tables.rounds, "rounds"),
     "doom_stages": (tables.stages, "takecover"),

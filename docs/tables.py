@@ -227,6 +227,19 @@ def sharing(record: dict[str, Any]) -> str:
     return _table(("", "busy processes", "before", "after"), rows)
 
 
+def mirror(record: dict[str, Any]) -> str:
+    """``benchmarks/mirror.py``: VAE training with and without a copy in a store."""
+    rows = []
+    for what, turns in record["figures"].items():
+        rate, stage, copying = (
+            statistics.median(turn[key] for turn in turns)
+            for key in ("images/s", "stage_s", "copying_cpu_s")
+        )
+        copied = "–" if what == "none" else f"{copying:.1f} s ({copying / stage:.1%} of a core)"
+        rows.append((what, f"{rate:,.0f}", f"{stage:.0f} s", copied))
+    return _table(("store", "images/s", "stage", "processor time of copying"), rows)
+
+
 def parity(record: dict[str, Any]) -> str:
     """``benchmarks/carracing_parity.py``: how far the two games agree."""
     tracks, dynamics, seen = record["tracks"], record["dynamics"], record["pictures"]

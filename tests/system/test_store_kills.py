@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from command import ALONE, BRIEFLY, FEW_FRAMES, paused, run
-from copies import equal, index
+from copies import equal, index, settled
 from waiting import wait_for
 
 pytestmark = pytest.mark.system
@@ -50,7 +50,7 @@ def test_killed_in_each_stage_and_resumed_from_the_store_alone(whole: Path, tmp_
         machines += 1
         data = tmp_path / f"machine-{machines}"
         with paused(data, f"stage={stage}", *WORDS, *copied, at_write=number) as running:
-            wait_for(lambda root=data / "smoke": equal(root, store))  # type: ignore[misc]
+            wait_for(lambda root=data / "smoke": settled(root, store))  # type: ignore[misc]
             running.send(signal.SIGKILL)
             assert running.wait() == -signal.SIGKILL
         assert f"{stage}/{PROGRESS[stage]}" in index(store)

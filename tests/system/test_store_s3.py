@@ -59,8 +59,11 @@ class Bucket:
         }
 
     def index(self) -> dict[str, Any]:
-        content = self.objects().get(".store/index.json")
-        files: dict[str, Any] = {} if content is None else json.loads(content)["files"]
+        try:
+            found = self._client.get_object(Bucket="runs", Key="smoke/.store/index.json")
+        except self._client.exceptions.NoSuchKey:
+            return {}
+        files: dict[str, Any] = json.loads(found["Body"].read())["files"]
         return files
 
     def equal(self, root: Path) -> bool:
