@@ -101,7 +101,7 @@ class Mirror:
             return
         if error is None:
             raise StoreError(f"{lacks}; the run is finished: repeat the command to copy the rest")
-        streams.tell(f"{lacks}; repeat the command to copy the rest")
+        streams.print_error(f"{lacks}; repeat the command to copy the rest")
 
     def _start(self) -> None:
         ours, theirs = _SPAWN.Pipe()
