@@ -5,6 +5,8 @@ import itertools
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -321,15 +323,20 @@ def test_a_machine_that_is_alive_keeps_the_store(
 def test_a_process_that_has_ended_leaves_the_store(tmp_path: Path) -> None:
     location = Folder(tmp_path)
     location.prepare()
-    first = Lease(location, "store=x", os.getpid(), "first")
-    first.claim(quiet)
-    second = Lease(location, "store=x", os.getpid(), "second")
-    with pytest.raises(InUse, match=f"process {os.getpid()}"):
-        second.claim(quiet)
-    record = json.loads((tmp_path / LEASE).read_text())
-    (tmp_path / LEASE).write_text(json.dumps(record | {"began": 5.0}))  # a number used again
-    second.claim(quiet)
-    second.release()
+    mine = Lease(location, "store=x", os.getpid(), "mine")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        Lease(location, "store=x", other.pid, "first").claim(quiet)
+        with pytest.raises(InUse, match=f"process {other.pid}"):
+            mine.claim(quiet)
+        record = json.loads((tmp_path / LEASE).read_text())
+        (tmp_path / LEASE).write_text(json.dumps(record | {"began": 5.0}))  # a number used again
+        mine.claim(quiet)
+        Lease(location, "store=x", os.getpid(), "again").claim(quiet)
+        mine.release()
+        assert (tmp_path / LEASE).exists()
+        Lease(location, "store=x", other.pid, "first").refresh(new=True)
+    mine.claim(quiet)
+    mine.release()
     assert not (tmp_path / LEASE).exists()
 
 

@@ -64,7 +64,8 @@ class Missing(NamedTuple):
     size: int
 
     def __str__(self) -> str:
-        return f"{self.files:,} files ({self.size / 1e6:,.1f} MB)"
+        noun = "file" if self.files == 1 else "files"
+        return f"{self.files:,} {noun} ({self.size / 1e6:,.1f} MB)"
 
 
 class Copier:

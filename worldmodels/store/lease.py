@@ -62,7 +62,7 @@ class Lease:
             InUse: another process has it.
         """
         found = self._read()
-        if found is not None and found.get("token") != self._token and not _ended(found):
+        if found is not None and not self._own(found) and not _ended(found):
             self._wait(found, say)
         self.refresh(new=True)
 
@@ -93,6 +93,10 @@ class Lease:
         found = self._read()
         if found is not None and found.get("token") == self._token:
             self._location.remove(LEASE)
+
+    def _own(self, found: dict[str, Any]) -> bool:
+        """Whether a lease is of the same process, perhaps of a run before this one."""
+        return all(found.get(key) == self._owner[key] for key in ("machine", "process", "began"))
 
     def _read(self) -> dict[str, Any] | None:
         content = self._location.read(LEASE, _LEASE_BYTES)

@@ -1,13 +1,14 @@
 """The process that copies a run to a store while the run goes on, and fetches it before.
 
 A process and not a thread: it shares neither the interpreter's lock nor the memory of the stage. It
-has the lowest priority and uses a share of one core only (`worldmodels.store.budget`). It ends with
-the process that started it.
+uses a share of one core only (`worldmodels.store.budget`); a lower priority would starve the start
+and the end, for which the run waits. It ends with the process that started it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -96,8 +97,8 @@ def serve(connection: Connection, parent: int, work: Work) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the group; the parent decides
         signal.signal(number, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        os.nice(19)
+    # It prints tracebacks of requests whose connection was lost, which are repeated.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     finish = threading.Event()
     threading.Thread(target=_listen, args=(connection, finish), daemon=True).start()
     say = _Speaker(connection)
@@ -287,7 +288,7 @@ def reason(error: BaseException) -> str:
     """What is wrong with a store, in one line."""
     if isinstance(error, OSError) and type(error).__module__ == "builtins" and error.filename:
         return system_error(error, error.filename).partition(";")[0]
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     if isinstance(error, PermissionError):
         text = f"permission denied ({text})"
     return printable(text, _LONGEST_REASON)
