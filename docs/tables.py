@@ -228,16 +228,23 @@ def sharing(record: dict[str, Any]) -> str:
 
 
 def mirror(record: dict[str, Any]) -> str:
-    """``benchmarks/mirror.py``: VAE training with and without a copy in a store."""
-    rows = []
-    for what, turns in record["figures"].items():
-        rate, stage, copying = (
-            statistics.median(turn[key] for turn in turns)
-            for key in ("images/s", "stage_s", "copying_cpu_s")
+    """``benchmarks/mirror.py``: the processor time of copying."""
+    rows = [
+        (
+            what,
+            f"{figure['cpu_s'] / figure['seconds']:.1%} of a core",
+            f"{figure['start_cpu_s']:.1f} s",
+            f"{figure['end_s']:.1f} s",
         )
-        copied = "–" if what == "none" else f"{copying:.1f} s ({copying / stage:.1%} of a core)"
-        rows.append((what, f"{rate:,.0f}", f"{stage:.0f} s", copied))
-    return _table(("store", "images/s", "stage", "processor time of copying"), rows)
+        for what, figure in record["figures"].items()
+    ]
+    size, every = record["checkpoint_bytes"] / 1e6, record["every_s"]
+    return _table(("store", "processor time while a stage runs", "at the start", "end"), rows) + (
+        f"\nA checkpoint of {size:.0f} MB every {every} s, and a line of a log every second"
+        " (`benchmarks/mirror.py`, single measurement on a busy machine). The copying process is"
+        " another than the stage's: what it uses of a core is the most that it can take from a"
+        " stage. End: how long the command waited for the last changes.\n"
+    )
 
 
 def parity(record: dict[str, Any]) -> str:
