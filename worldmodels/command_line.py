@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import re
@@ -30,14 +31,18 @@ from worldmodels.errors import (
     EXIT_STOPPED,
     ConfigError,
     Stopped,
+    TrainingError,
     WorldModelsError,
     system_error,
 )
 from worldmodels.files.untrusted import printable
 from worldmodels.system import interrupts, streams
+from worldmodels.system.launchers import started
 from worldmodels.version import __version__
 
 MODULES = {Stage.all: "chain"}
+TRAINING = (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate)
+"""The stages that train V or M."""
 
 
 def run_stage(config: schema.Config) -> None:
@@ -82,6 +87,43 @@ def run_stage(config: schema.Config) -> None:
         module.run(context)
 
 
+def _run_with_others(config: schema.Config) -> None:
+    """Run one stage in rank 0, where torchrun or srun has started several processes for it.
+
+    The other ranks train when rank 0 does, and end with its exit code.
+    """
+    found = started()
+    if found is None or not (found.by == "torchrun" or config.trainer.grouped):
+        run_stage(config)  # with tasks of srun that are runs of their own beside it
+        return
+    if found.local_rank > 0:
+        streams.silence()
+    from worldmodels.system.devices import choose_device
+    from worldmodels.training import launch
+
+    launch.check(config.trainer, config.device.name)
+    if config.stage not in TRAINING:
+        if found.rank == 0:
+            run_stage(config)
+        return
+    if found.rank > 0:
+        from worldmodels.stages import follower
+
+        sys.exit(follower.follow(config))
+    with launch.connected(config.trainer, choose_device(config.device.name)) as ranks:
+        code = EXIT_ERROR
+        try:
+            run_stage(config)
+            code = 0
+        except Stopped:
+            code = EXIT_STOPPED
+            raise
+        finally:
+            if not ranks.ended:
+                with contextlib.suppress(TrainingError):  # of ranks that a signal has ended
+                    ranks.call({"code": code})
+
+
 class _Escape(BaseException):
     """Carries an error past Hydra, which would print lines of its own about an Exception."""
 
@@ -96,7 +138,7 @@ def _run(composed: DictConfig) -> None:
         config = OmegaConf.to_object(composed)
         assert isinstance(config, schema.Config)
         limits.check(config)
-        run_stage(config)
+        _run_with_others(config)
     except Exception as error:
         raise _Escape(error, composed.debug) from error
 
@@ -249,6 +291,9 @@ def command() -> int:
         # The command `worldmodels` finds an environment's module in the working directory, as
         # `python -m worldmodels` does.
         sys.path.append(here)
+    found = started()
+    if found is not None and found.by == "torchrun" and found.local_rank > 0:
+        streams.silence()  # for what every rank finds wrong with the words
     # Hydra would print errors in several lines and exit; raised to here they become one.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # Where it cannot write to the home folder it takes a temporary one, and says so in two lines.

@@ -104,6 +104,14 @@ class Precision(Enum):
     bfloat16 = "bfloat16"
 
 
+class Strategy(Enum):
+    """How several processes train one model: auto is ddp for more than one process; ddp joins one
+    process to a process group too."""
+
+    auto = "auto"
+    ddp = "ddp"
+
+
 class LoggerMode(Enum):
     """Modes of W&B."""
 

@@ -24,6 +24,7 @@ from worldmodels.config.choices import (
     LoggerMode,
     OnCorrupt,
     Precision,
+    Strategy,
     WorldKind,
 )
 from worldmodels.config.keys import number
@@ -233,10 +234,27 @@ class TrainerConfig:
 
     precision: Precision = Precision.auto
     """Arithmetic of the networks: auto is bfloat16 where the hardware has it."""
+    devices: int = number(1, 1, 1024)
+    """Processes on each node that train one model: one for each GPU, or with device=cpu, sharing
+    the cores. A batch stays what vae.batch_size and rnn.batch_size say."""
+    nodes: int = number(1, 1, 4096)
+    """Nodes, on each of which torchrun or srun starts trainer.devices processes."""
+    strategy: Strategy = Strategy.auto
+    """auto: one process, or a process group for more; ddp: a process group always."""
+    accumulate: int = number(1, 1, 8192)
+    """Parts in which each process computes its rows of a batch, with gradients added up: less
+    memory, the same result up to rounding. It grows by itself where memory does not suffice."""
+    compile: bool = False
+    """Compile the loss with torch.compile, which takes a minute first and needs a C++ compiler."""
     checkpoint_seconds: float = number(30.0, 0, _WEEK, unit="seconds")
     """Time between checkpoints."""
     log_every: int = number(20, 1, 1_000_000, unit="steps")
     """Steps of the optimiser between log lines."""
+
+    @property
+    def grouped(self) -> bool:
+        """Whether training joins a process group."""
+        return self.devices * self.nodes > 1 or self.strategy is Strategy.ddp
 
 
 @dataclass

@@ -25,6 +25,7 @@ from worldmodels.stages.inputs import Inputs
 from worldmodels.stages.runtime import Runtime
 from worldmodels.system.devices import choose_device
 from worldmodels.system.disk import unwritable
+from worldmodels.training import compiling, launch
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,10 @@ class Context:
                 for engine in engines:
                     check_registered(Runtime(part).env_spec(engine))
         if self.config.stage not in (Stage.inspect, Stage.report):
-            choose_device(self.config.device.name)
+            device = choose_device(self.config.device.name)
+            launch.check(self.config.trainer, self.config.device.name)
+            if self.config.trainer.compile:
+                compiling.check(device)
         if self.config.stage is not Stage.inspect:
             reason = unwritable(self.run.root)
             if reason is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,8 @@ from worldmodels.errors import ConfigError
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.cores import available_cores
 from worldmodels.system.devices import choose_device, has_bfloat16
-from worldmodels.training import cpu
+from worldmodels.training import cpu, launch
+from worldmodels.training.ranks import Ranks
 from worldmodels.workers.pool import Heartbeat, Pool
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 
@@ -53,19 +54,22 @@ class Runtime:
             return has_bfloat16(self.device)
         return choice is Precision.bfloat16
 
-    def fabric(self) -> Fabric:
-        """Device and precision for training."""
-        # Imported here: it takes as long as all other imports, and few stages train.
-        from lightning_fabric import Fabric
+    def ranks(self) -> AbstractContextManager[Ranks]:
+        """The processes that train one model, this one being rank 0."""
+        return launch.ranks(self.config.trainer, self.device)
 
+    def fabric(self) -> Fabric:
+        """Device and precision for training, within `ranks`."""
+        trainer = self.config.trainer
         # It logs precisions and Slurm's srun, and sets its own level when imported.
         logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module="lightning_fabric")
-        if self.device.type == "cpu":
-            cpu.tune()
         precision: Literal["bf16-mixed", "32-true"]
         precision = "bf16-mixed" if self.bfloat16 else "32-true"
-        return Fabric(accelerator=self.device.type, devices=1, precision=precision)
+        fabric = launch.make_fabric(trainer, self.device, precision)
+        if self.device.type == "cpu":
+            cpu.tune(launch.threads(trainer))
+        return fabric
 
     def env_spec(self, engine: Engine | None = None) -> EnvSpec:
         """The environment, on the configured engine or on another."""

@@ -28,6 +28,11 @@ def requested() -> bool:
     return _received is not None
 
 
+def received() -> int:
+    """The number of the signal by which the process was asked to stop; 0 for none."""
+    return int(_received or 0)
+
+
 def check() -> None:
     """Raise `Stopped` if the process was asked to stop. Call where all progress is saved."""
     if _received is not None:

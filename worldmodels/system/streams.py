@@ -26,8 +26,19 @@ def open_closed() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, it stays open to the end
 
 
+_silent = False
+
+
+def silence() -> None:
+    """Let `tell` do nothing from now on: another process says it."""
+    global _silent
+    _silent = True
+
+
 def tell(line: str) -> None:
     """Write a line to standard error, if it takes any."""
+    if _silent:
+        return
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
