@@ -30,7 +30,7 @@ from worldmodels.training import compiling, launch
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage is given.
+    """What a stage works with: configuration, artifacts, device and environment.
 
     Args:
         config: the whole configuration.
