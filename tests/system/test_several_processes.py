@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
 TWO = ("device=cpu", "trainer.devices=2")
 BASE = ("preset=smoke", "trainer.log_every=1", "trainer.precision=float32", ALONE)
-RNN = ("stage=rnn", "run=two", "rnn.baselines=false", *BASE)
+RNN = ("stage=rnn", "run=two", "rnn.baselines=false", "rnn.epochs=60", *BASE)
 VAE = ("stage=vae", "run=two", "vae.batch_size=96", *BASE)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 

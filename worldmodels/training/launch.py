@@ -123,8 +123,9 @@ def connected(trainer: TrainerConfig, device: torch.device) -> Iterator[Ranks]:
             os.environ["SLURM_NTASKS_PER_NODE"] = str(found.local)
             os.environ["SLURM_NTASKS"] = str(found.total)
             os.environ["SLURM_NNODES"] = str(found.nodes)
-        else:
+        if found.nodes == 1:
             os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+            _use_loopback()
         environment = _cluster()
         os.environ |= {
             "MASTER_ADDR": environment.main_address,
