@@ -66,10 +66,9 @@ class Runtime:
         warnings.filterwarnings("ignore", module="lightning_fabric")
         precision: Literal["bf16-mixed", "32-true"]
         precision = "bf16-mixed" if self.bfloat16 else "32-true"
-        fabric = launch.make_fabric(trainer, self.device, precision)
         if self.device.type == "cpu":
             cpu.tune(launch.threads(trainer))
-        return fabric
+        return launch.make_fabric(trainer, self.device, precision)
 
     def env_spec(self, engine: Engine | None = None) -> EnvSpec:
         """The environment, on the configured engine or on another."""
