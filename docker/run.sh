@@ -6,7 +6,7 @@
 #   DISPLAY= docker/run.sh stage=...                     without this machine's display
 #   CUDA_VISIBLE_DEVICES=1 docker/run.sh stage=...       on one GPU of several; empty: on the CPU
 #
-# WANDB_* variables travel along. The exit code is the program's: 75 means stopped by SIGTERM or
+# WANDB_*, AWS_* and WORLDMODELS_SHUTDOWN*, WORLDMODELS_RESTARTS variables travel along. The exit code is the program's: 75 means stopped by SIGTERM or
 # Ctrl-C with all progress saved, and the same command continues.
 set -euo pipefail
 
@@ -84,6 +84,6 @@ fi
 # By name only: the values, a key among them, stay out of the process list.
 while read -r name; do
     options+=(--env "$name")
-done < <(compgen -e | grep '^WANDB_')
+done < <(compgen -e | grep -E '^(AWS_|WANDB_|WORLDMODELS_(SHUTDOWN|RESTARTS))')
 
 exec docker run "${options[@]}" "$IMAGE" "$@"
