@@ -59,17 +59,20 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Check:
     return run
 
 
-# SkyPilot
+# SkyPilot: its parser and schema. Names of accelerators are not checked: SkyPilot would fetch its
+# catalogue of what providers offer.
 
 PARSE = """
 import json, sys
-from sky.utils import dag_utils
+from sky.jobs import recovery_strategy
+from sky.utils import dag_utils, registry
 envs = [tuple(word.split("=", 1)) for word in sys.argv[2:]]
 dag = dag_utils.load_chain_dag_from_yaml(sys.argv[1], envs)
-dag.validate()
 tasks = []
 for task in dag.tasks:
     one, *_ = task.resources
+    task.validate_run()
+    registry.JOBS_RECOVERY_STRATEGY_REGISTRY.from_str(one.job_recovery["strategy"])
     tasks.append({
         "name": task.name, "envs": task.envs, "run": task.run, "setup": task.setup,
         "gpu": bool(one.accelerators), "spot": one.use_spot, "down": one.autostop_config.down,
