@@ -121,6 +121,7 @@ class RootFolder:
             "mount -t tmpfs -o size=2g,mode=1777 tmpfs dev/shm",
             "mount -t proc proc proc",
             "mount -t sysfs -o ro sysfs sys",
+            *(["ip link set lo up"] if isolated else []),
         ]
         for path in binds:
             here, there = shlex.quote(str(path)), shlex.quote(str(path).lstrip("/"))

@@ -73,7 +73,7 @@ def pip_calls(commands: Commands, number: int, **arguments: str) -> list[str]:
     """What installation `number` of the image asks of pip, with these build arguments."""
     commands.add("pip", "")
     commands.add("python3", "")
-    defaults = [line[4:] for line in instructions() if line.startswith("ARG ")]
+    defaults = [line[4:] for line in instructions() if re.match(r"ARG \w+=", line)]
     for default in defaults:
         name, _, value = default.partition("=")
         commands.env[name] = arguments.get(name, value.strip('"'))
