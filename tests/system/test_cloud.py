@@ -66,51 +66,54 @@ PARSE = """
 import json, sys
 from sky.jobs import recovery_strategy
 from sky.utils import dag_utils, registry
-envs = [tuple(word.split("=", 1)) for word in sys.argv[2:]]
-dag = dag_utils.load_chain_dag_from_yaml(sys.argv[1], envs)
-tasks = []
-for task in dag.tasks:
-    one, *_ = task.resources
-    task.validate_run()
-    registry.JOBS_RECOVERY_STRATEGY_REGISTRY.from_str(one.job_recovery["strategy"])
-    tasks.append({
-        "name": task.name, "envs": task.envs, "run": task.run, "setup": task.setup,
-        "gpu": bool(one.accelerators), "spot": one.use_spot, "down": one.autostop_config.down,
-        "again": one.job_recovery["recover_on_exit_codes"],
-    })
-print(json.dumps({"name": dag.name, "chain": dag.is_chain(), "tasks": tasks}))
+
+def parsed(path, envs):
+    dag = dag_utils.load_chain_dag_from_yaml(path, [tuple(env) for env in envs])
+    tasks = []
+    for task in dag.tasks:
+        one, *_ = task.resources
+        task.validate_run()
+        registry.JOBS_RECOVERY_STRATEGY_REGISTRY.from_str(one.job_recovery["strategy"])
+        tasks.append({
+            "envs": task.envs, "gpu": bool(one.accelerators), "setup": task.setup,
+            "spot": one.use_spot, "down": one.autostop_config.down,
+            "again": one.job_recovery["recover_on_exit_codes"],
+        })
+    return {"name": dag.name, "chain": dag.is_chain(), "tasks": tasks}
+
+found = []
+for path, envs in json.loads(sys.argv[1]):
+    try:
+        found.append(parsed(path, envs))
+    except Exception as error:
+        found.append({"error": str(error)})
+print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("path", SKYPILOT, ids=lambda path: path.name)
-def test_skypilot_takes_the_tasks(check: Check, path: Path) -> None:
-    done = check(PARSE, path, "STORE=s3://bucket/deep", "RUN=wide")
+def test_skypilot_takes_the_tasks_and_names_what_is_wrong(check: Check, tmp_path: Path) -> None:
+    mistyped = tmp_path / "mistyped.yaml"
+    mistyped.write_text(SKYPILOT[0].read_text().replace("use_spot", "use_spots"))
+    envs = {"STORE": "s3://bucket/deep", "RUN": "wide"}
+    cases = [
+        *((str(path), [*envs.items()]) for path in [*SKYPILOT, mistyped]),
+        (str(SKYPILOT[0]), []),
+    ]
+    done = check(PARSE, json.dumps(cases))
     assert done.returncode == 0, done.stderr
-    dag = json.loads(done.stdout.splitlines()[-1])
-    assert dag["chain"]
-    assert dag["name"] == "worldmodels"
-    for task in dag["tasks"]:
-        assert task["spot"]
-        assert task["down"]
-        assert task["again"] == [EXIT_STOPPED]
-        assert task["envs"]["STORE"] == "s3://bucket/deep"
-        assert task["envs"]["RUN"] == "wide"
-        assert task["gpu"] == ("cuda" in task["setup"])
-
-
-def test_skypilot_asks_for_a_store_that_was_not_given(check: Check) -> None:
-    done = check(PARSE, CLOUD / "skypilot/spot.yaml")
-    assert done.returncode != 0
-    assert "STORE" in done.stderr
-
-
-def test_skypilot_would_name_a_mistyped_key(check: Check, tmp_path: Path) -> None:
-    text = (CLOUD / "skypilot/spot.yaml").read_text()
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(text.replace("use_spot", "use_spots"))
-    done = check(PARSE, wrong, "STORE=s3://bucket/deep")
-    assert done.returncode != 0
-    assert "use_spots" in done.stderr
+    *dags, of_mistyped, without_store = json.loads(done.stdout.splitlines()[-1])
+    assert "use_spots" in of_mistyped["error"]
+    assert "STORE" in without_store["error"]
+    for dag in dags:
+        assert "error" not in dag, dag
+        assert dag["chain"]
+        assert dag["name"] == "worldmodels"
+        for task in dag["tasks"]:
+            assert task["spot"]
+            assert task["down"]
+            assert task["again"] == [EXIT_STOPPED]
+            assert task["envs"].items() >= envs.items()
+            assert task["gpu"] == ("cuda" in task["setup"])
 
 
 # Kubernetes
