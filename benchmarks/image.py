@@ -60,7 +60,7 @@ WINDOW = (
     "env.kwargs={render_mode: human}",
     "env.num_envs=1",
     "rollouts.episodes=1",
-    "rollouts.max_steps=1000",
+    "env.max_steps=500",
     "workers.processes=0",
 )
 
