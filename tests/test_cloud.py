@@ -1,6 +1,6 @@
 """cloud/: the scripts against stand-ins, and what the files agree on with the program.
 
-That other programs take the files is tested by tests/system/test_cloud.py.
+That other programs take the files is tested by tests/system/test_cloud_formats.py.
 """
 
 from __future__ import annotations
