@@ -45,7 +45,7 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Check:
     uv = linter("uv")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder / "env"], check=True)
     python = folder / "env/bin/python"
-    line = [uv, "pip", "install", "--quiet", "--python", python, *PACKAGES]
+    line: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", python, *PACKAGES]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"{', '.join(PACKAGES)} cannot be installed: {done.stderr.strip()[-300:]}")
