@@ -30,7 +30,7 @@ from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes
 from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, Task, fit
-from worldmodels.workers.pool import Pool
+from worldmodels.workers.local import LocalPool
 from worldmodels.worlds.collect import CollectShard, RandomActions
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 from worldmodels.worlds.world import World
@@ -55,7 +55,7 @@ def prepare(folder: Path) -> None:
         for start in range(0, EPISODES, NUM_ENVS)
     ]
     world_spec = RealWorldSpec(EnvSpec())
-    with Pool(world_spec.build, available_cores(), 120.0) as pool:
+    with LocalPool(world_spec, available_cores(), 120.0) as pool:
         list(pool.run(jobs))
     torch.manual_seed(0)
     memories = {"rnn": MDNRNN(32, 3), "doom": MDNRNN(64, 1, 512, is_first=True, reward_weight=0)}
@@ -174,7 +174,7 @@ def _control(
     rng = np.random.default_rng(0)
     size = spec.size(features)
     population = (0.1 * rng.standard_normal((candidates, size))).astype(np.float32)
-    with Pool[World](world_spec.build, available_cores(), 120.0) as pool:
+    with LocalPool[World](world_spec, available_cores(), 120.0) as pool:
         fitness(
             pool, population, range(episodes), EpisodeSpec(num_envs, 5, spec)
         )  # the workers start

@@ -7,13 +7,15 @@ from importlib.util import find_spec
 from shutil import which
 
 from worldmodels import trackers
-from worldmodels.config.choices import Engine, Stage
+from worldmodels.config.choices import Backend, Engine, Stage
 from worldmodels.config.schema import Config, parts
 from worldmodels.errors import ConfigError, install
 
 EXTRAS = {
     "ale_py": "atari",
     "envpool": "envpool",
+    "grpc": "ray",
+    "ray": "ray",
     "tensorboard": "tensorboard",
     "vizdoom": "doom",
 }
@@ -82,6 +84,10 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
             yield f"env={env.name} (env.id={env.id})", module
         if env.engine is Engine.envpool:
             yield "env.engine=envpool", "envpool"
+        if config.workers.backend is Backend.ray:
+            yield "workers=ray", "ray"
+            if config.workers.address.startswith("ray://"):
+                yield f"workers.address={config.workers.address}", "grpc"
     if stage in EVALUATING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"
     if stage in EVALUATING and config.evaluate.video:

@@ -104,6 +104,13 @@ class Precision(Enum):
     bfloat16 = "bfloat16"
 
 
+class Backend(Enum):
+    """Where the workers are."""
+
+    local = "local"
+    ray = "ray"
+
+
 class LoggerMode(Enum):
     """Modes of W&B."""
 

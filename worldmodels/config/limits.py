@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.config.choices import Features, Stage, WorldKind
+from worldmodels.config.choices import Backend, Features, Stage, WorldKind
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.schema import Config, bootstrap_config, flat, unknown
 from worldmodels.config.sections import ControllerConfig
@@ -53,6 +53,11 @@ def check(config: Config) -> None:
     if config.env.action_bins is not None and len(config.env.action_bins) != 3:
         raise ConfigError(
             f"env.action_bins has {len(config.env.action_bins)} entries: choose three actions"
+        )
+    if config.workers.backend is Backend.ray and config.workers.processes == 0:
+        raise ConfigError(
+            "workers.processes=0: workers.backend=ray needs workers; choose 1 or more, null for one"
+            " for each core of the cluster, or workers=local"
         )
     _check_search(config.controller)
     _check_memory(config)

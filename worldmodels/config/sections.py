@@ -17,6 +17,7 @@ from omegaconf import II
 from worldmodels import seeds
 from worldmodels.config.choices import (
     ActionSource,
+    Backend,
     Engine,
     Features,
     HiddenChoice,
@@ -197,6 +198,9 @@ class ControllerConfig:
     """Temperature tau of sampling from the learned model."""
     dream_num_envs: int | None = number(None, 1, 16_384)
     """Episodes in one batch in the learned model; null: 64 to 256 on a CPU, all on a GPU."""
+    overlap: bool = False
+    """Begin a generation before the one before it ends, so that no worker waits for its last jobs;
+    candidates then come from the search distribution of one generation earlier."""
     eval_interval: int = number(25, 1, 1_000_000, unit="generations")
     """Generations between evaluations on the selection seeds."""
     eval_episodes: int = number(64, 1, 100_000)
@@ -241,10 +245,17 @@ class TrainerConfig:
 
 @dataclass
 class WorkersConfig:
-    """Worker processes for episodes; their number changes no result."""
+    """Worker processes for episodes; neither their number nor their place changes a result."""
 
+    backend: Backend = Backend.local
+    """Where they are: local is this machine; ray is a Ray cluster, on whose CPUs they compute."""
+    address: str = "auto"
+    """Ray cluster: auto is that of $RAY_ADDRESS or one that runs on this machine; host:port of one
+    that this machine is part of; ray://host:port of another; local starts one here for this
+    command."""
     processes: int | None = number(None, 0, 1024)
-    """Worker processes; 0: none, this process works; null: one for each core, none on a GPU."""
+    """Worker processes. 0: none, this process works (not with ray). null: one for each core, none
+    on a GPU; with ray one for each core of the cluster, also of machines that join it later."""
     timeout: float = number(120.0, 0, _WEEK, above=True, unit="seconds")
     """Time without progress after which a worker is replaced."""
 

@@ -68,6 +68,8 @@ class Context:
                     check_registered(Runtime(part).env_spec(engine))
         if self.config.stage not in (Stage.inspect, Stage.report):
             choose_device(self.config.device.name)
+        if self.config.stage not in extras.WITHOUT_ENV:
+            self.runtime.connect()
         if self.config.stage is not Stage.inspect:
             reason = unwritable(self.run.root)
             if reason is not None:

@@ -78,7 +78,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     encoder = encoder.for_inference()
     # Saved in the type they were used in: bfloat16 halves the size. In the environment the
     # dynamics model computes in float32.
-    if context.runtime.bfloat16:
+    if context.runtime.world_bfloat16:
         encoder = encoder.to(torch.bfloat16)
         if config.world is WorldKind.dream:
             dynamics = dynamics.to(torch.bfloat16)
@@ -132,6 +132,7 @@ def _options(context: Context, made_by: str) -> EvolveOptions:
         eval_interval=config.eval_interval,
         eval_episodes=config.eval_episodes,
         num_envs=_num_envs(context),
+        overlap=config.overlap,
         seed=context.config.seed,
         made_by=made_by,
     )
@@ -219,7 +220,7 @@ def _num_envs(context: Context) -> tuple[int, int]:
         return context.config.env.num_envs, context.config.env.num_envs
     if config.dream_num_envs is not None:
         return config.dream_num_envs, config.dream_num_envs
-    if context.runtime.device.type != "cpu":
+    if context.runtime.world_device.type != "cpu":
         return GPU_DREAMS, GPU_DREAMS
     return FEW_DREAMS, MANY_DREAMS
 

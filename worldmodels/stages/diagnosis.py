@@ -40,6 +40,7 @@ OPTIONAL = {
     "cuda": "numba-cuda",
     "doom": "vizdoom",
     "envpool": "envpool",
+    "ray": "ray",
     "tensorboard": "tensorboard",
 }
 """The package of each extra."""

@@ -1,0 +1,105 @@
+"""The connection of this process to a Ray cluster, one for all pools."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import ray
+
+from worldmodels.errors import ConfigError
+
+_ANSWER_SECONDS = 10.0
+"""Patience with a machine that does not answer; Ray's own is minutes."""
+
+
+def connect(address: str, cpus: int) -> None:
+    """Connect to a Ray cluster, unless this process is connected; until the process ends.
+
+    Args:
+        address: "local" starts a cluster on this machine, which ends with this process; "auto" is
+            that of ``$RAY_ADDRESS`` or one that runs on this machine; else ``host:port`` of a
+            cluster that this machine is part of, or ``ray://host:port`` of one that it is not.
+        cpus: workers that a local cluster has room for.
+
+    Raises:
+        ConfigError: there is no cluster, or one of another version, or it demands another token.
+    """
+    if ray.is_initialized():
+        return
+    where = address
+    if address == "auto":
+        where = os.environ.get("RAY_ADDRESS", "auto")
+    _require_answer(address, where)
+    local = {"num_cpus": cpus, "include_dashboard": False} if where == "local" else {}
+    try:
+        with _own_signal_handlers():
+            ray.init(where, logging_level=logging.ERROR, log_to_driver=False, **local)
+    except Exception as error:  # of many kinds, also in Ray's own documentation
+        raise ConfigError(f"workers.address={address}: {_reason(error)}") from error
+
+
+def _require_answer(address: str, where: str) -> None:
+    """Raise `ConfigError` where nothing listens: Ray would try for a minute, and then abort."""
+    if where in ("auto", "local"):
+        return
+    try:
+        parts = urlsplit(where if "://" in where else f"//{where}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None or parts.scheme not in ("", "ray"):
+        raise ConfigError(
+            f"workers.address={address}: is no address; give auto, local, host:port or"
+            " ray://host:port"
+        )
+    try:
+        socket.create_connection((host, port), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise ConfigError(
+            f"workers.address={address}: nothing answers there ({error}); start the cluster with"
+            " ray start --head, or choose workers=local"
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Why Ray did not connect, and what to do."""
+    chain = list(_chain(error))
+    for one in chain:
+        lines = [line.strip() for line in str(one).splitlines() if line.strip()]
+        if lines and lines[0].startswith("Version mismatch"):
+            facts = ", ".join(lines[1:])
+            return f"a Ray or Python of another version ({facts}); install the same on all machines"
+    for one in chain:
+        if "uthenticat" in f"{type(one).__name__}{one}":
+            return (
+                "the cluster demands a token, or another one (see RAY_AUTH_MODE and RAY_AUTH_TOKEN"
+                " in docs/ray.md); give this process the token of the cluster"
+            )
+    said = " ".join(str(error).split())
+    return (
+        f"no Ray cluster is there ({said}); start one with ray start --head, or choose"
+        " workers=local"
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Keep the handlers of this program, in place of which Ray sets its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
