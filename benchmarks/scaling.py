@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class Nothing:
 
     job: EvalBatch
 
-    def __call__(self, tool: World, heartbeat: Heartbeat) -> int:
+    def __call__(self, tool: None, heartbeat: Heartbeat) -> int:
         """Do nothing."""
         return 0
 
@@ -226,14 +227,13 @@ def measure(workers: Sequence[int]) -> dict[str, Any]:
     for count in workers:
         pools.append(
             {"backend": "local"}
-            | measure_pool(lambda count=count: LocalPool(spec, count, 600.0), count, agent)
+            | measure_pool(partial(LocalPool, spec, count, 600.0), count, agent)
         )
         say(f"scaling: {pools[-1]}")
     connect("local", max(workers))
     for count in workers:
         pools.append(
-            {"backend": "ray"}
-            | measure_pool(lambda count=count: RayPool(spec, count, 600.0), count, agent)
+            {"backend": "ray"} | measure_pool(partial(RayPool, spec, count, 600.0), count, agent)
         )
         say(f"scaling: {pools[-1]}")
     return {

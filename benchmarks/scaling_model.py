@@ -63,8 +63,12 @@ class _Cluster:
     """The state of a simulation."""
 
     costs: Costs
-    idle: list[float] = field(default_factory=list)
+    idle: list[float]
     """Since when workers have nothing to do."""
+    queue: JobQueue = field(default_factory=JobQueue)
+    events: list[tuple[float, int, Task]] = field(default_factory=list)
+    """When the jobs are done that workers have; the number of each; the job."""
+    number: int = 0
     process_free: float = 0.0
     receiving_free: float = 0.0
     sending_free: float = 0.0
@@ -73,6 +77,45 @@ class _Cluster:
     updating: float = 0.0
     process_busy: float = 0.0
     network_busy: float = 0.0
+
+    def share_out(self, now: float) -> None:
+        """Hand waiting jobs to workers that have nothing to do."""
+        while self.idle and (task := self.queue.next(now)) is not None:
+            self.waiting += now - self.idle.pop()
+            self.computing += task.job
+            self.number += 1
+            heapq.heappush(self.events, (self.send(now) + task.job, self.number, task))
+
+    def next_result(self) -> float:
+        """Take the result of the job that is done first; when that is done."""
+        done, _, task = heapq.heappop(self.events)
+        now = self.receive(done)
+        self.queue.finish(task, None, now)
+        self.idle.append(now)
+        self.share_out(now)
+        return now
+
+    def update(self, now: float) -> float:
+        """Update the search; when that is done."""
+        seconds = self.costs.update
+        self.updating += seconds * len(self.idle)
+        self.process_busy += seconds
+        self.process_free = max(now, self.process_free) + seconds
+        return self.process_free
+
+    def shares(self, workers: int, over: float, generations: int) -> Shares:
+        """Where the time up to `over` went."""
+        waiting = self.waiting + sum(over - since for since in self.idle)
+        total = over * workers
+        return Shares(
+            generations_per_hour=3600 * generations / over,
+            computing=self.computing / total,
+            last_job=max(0.0, waiting - self.updating) / total,
+            update=self.updating / total,
+            messages=max(0.0, total - self.computing - waiting) / total,
+            process_use=self.process_busy / over,
+            network_use=self.network_busy / over,
+        )
 
     def send(self, now: float) -> float:
         """Hand out a job; when it is at its worker."""
@@ -113,55 +156,24 @@ def simulate(
         costs: of everything else.
         overlap: begin each generation before the one before ends.
     """
-    cluster, queue = _Cluster(costs), JobQueue()
-    cluster.idle = [0.0] * workers
-    events: list[tuple[float, int, Task]] = []
-    waiting: list[Batch] = []
+    cluster = _Cluster(costs, [0.0] * workers)
     ahead = iter(generations)
-    number, told_at = 0, 0.0
+    submitted: list[Batch] = []
 
     def submit(now: float) -> None:
-        """Submit the next generation, and hand out what idle workers can begin."""
-        jobs = next(ahead, None)
-        if jobs is not None:
-            waiting.append(queue.submit(jobs))
-        share_out(now)
-
-    def share_out(now: float) -> None:
-        nonlocal number
-        while cluster.idle and (task := queue.next(now)) is not None:
-            cluster.waiting += now - cluster.idle.pop()
-            number += 1
-            cluster.computing += task.job
-            heapq.heappush(events, (cluster.send(now) + task.job, number, task))
+        if (jobs := next(ahead, None)) is not None:
+            submitted.append(cluster.queue.submit(jobs))
+        cluster.share_out(now)
 
     for _ in range(1 + overlap):
         submit(0.0)
-    while waiting:
-        now, _, task = heapq.heappop(events)
-        now = cluster.receive(now)
-        queue.finish(task, None, now)
-        cluster.idle.append(now)
-        share_out(now)
-        while waiting and waiting[0].missing == 0:
-            waiting.pop(0)
-            cluster.updating += costs.update * len(cluster.idle)
-            cluster.process_busy += costs.update
-            told_at = max(now, cluster.process_free) + costs.update
-            cluster.process_free = told_at
-            submit(told_at)
-            now = told_at
-    cluster.waiting += sum(told_at - since for since in cluster.idle)
-    total = told_at * workers
-    return Shares(
-        generations_per_hour=3600 * len(generations) / told_at,
-        computing=cluster.computing / total,
-        last_job=max(0.0, cluster.waiting - cluster.updating) / total,
-        update=cluster.updating / total,
-        messages=max(0.0, total - cluster.computing - cluster.waiting) / total,
-        process_use=cluster.process_busy / told_at,
-        network_use=cluster.network_busy / told_at,
-    )
+    while submitted:
+        now = cluster.next_result()
+        while submitted and submitted[0].missing == 0:
+            submitted.pop(0)
+            now = cluster.update(now)
+            submit(now)
+    return cluster.shares(workers, now, len(generations))
 
 
 def drawn(

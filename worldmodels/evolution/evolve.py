@@ -62,7 +62,7 @@ class EvolveOptions:
         max_steps: time limit of an episode in steps.
         stall_steps: see `worldmodels.worlds.rollout.rollout`; never used on selection seeds.
         eval_interval: generations between two evaluations on the selection seeds.
-        select_episodes: episodes of each finalist in such an evaluation.
+        eval_episodes: episodes of each finalist in such an evaluation.
         num_envs: least and largest number of environments in one job; within them a quarter of a
             generation, which gives several cores work and does not depend on the number of workers.
         overlap: begin each generation before the one before ends.
@@ -187,11 +187,11 @@ class _Loop:
         done = sum(self._counted(record["steps"]) for record in records)
         unit = "steps" if self.options.total_steps else "generations"
         with Progress("evolving", total, unit, done) as progress:
-            self.pulse = _Pulse(progress)
-            with open_pool(self.pulse) as pool:
+            self.step_progress = _StepProgress(progress)
+            with open_pool(self.step_progress) as pool:
                 self.tracker.rewind(len(records))
                 for record in records:
-                    self._again(pool, record, selected)
+                    self._replay(pool, record, selected)
                 while (generation := self._next(pool)).wanted:
                     before = self.steps
                     scores = self._generation(pool, generation)
@@ -250,7 +250,7 @@ class _Loop:
         generation.began = time.monotonic()
         generation.evaluation = begin(pool, candidates, drawn, spec)
 
-    def _again(self, pool: Pool[World], record: dict[str, Any], selected: set[int]) -> None:
+    def _replay(self, pool: Pool[World], record: dict[str, Any], selected: set[int]) -> None:
         """Repeat a generation from its record; run its selection if that is missing."""
         self._ask()
         candidates, scores = self.asked.popleft().candidates, np.asarray(record["fitness"])
@@ -263,7 +263,7 @@ class _Loop:
     def _generation(self, pool: Pool[World], generation: _Generation) -> np.ndarray:
         """Evaluate, tell and log; the fitness (P,)."""
         number = generation.number
-        self.pulse.begin(f"generation {number + 1}")
+        self.step_progress.begin(f"generation {number + 1}")
         assert generation.evaluation is not None
         began = max(generation.began, self.free)
         outcome = generation.evaluation.outcome(pool)
@@ -310,7 +310,7 @@ class _Loop:
         self,
         pool: Pool[World],
         candidates: np.ndarray,
-        fitness_told: np.ndarray,
+        fitness_values: np.ndarray,
         selected: set[int],
     ) -> None:
         """Evaluate the mean and the generation's best on the selection seeds; log the better."""
@@ -318,9 +318,9 @@ class _Loop:
         due = self._over or (number + 1) % options.eval_interval == 0
         if number in selected or not due:
             return
-        self.pulse.begin(f"selection after generation {number + 1}")
+        self.step_progress.begin(f"selection after generation {number + 1}")
         finalists = self.subspace.controllers(
-            np.stack([self.search.mean, candidates[int(fitness_told.argmax())]])
+            np.stack([self.search.mean, candidates[int(fitness_values.argmax())]])
         )
         drawn = seeds.draw(Purpose.SELECTION, options.seed, count=options.eval_episodes)
         num_envs = self._num_envs(len(finalists) * len(drawn))
@@ -352,7 +352,7 @@ class _Loop:
         return min(most, max(fewest, episodes // 4))
 
 
-class _Pulse:
+class _StepProgress:
     """Shows steps and throughput within a generation, which may take minutes."""
 
     def __init__(self, progress: Progress) -> None:

@@ -4,9 +4,8 @@ pycma saves its state by pickling. Here no state is saved: candidates are a func
 the generation and the fitness values told before, so a search is restored exactly by repeating ask
 and tell with the fitness values of the log.
 
-Candidates of the next generation can be asked for before the fitness of the last ones is told. They
-come from an older distribution then, and are moved along with the mean before they are told: their
-steps from the mean are what was found good or bad, and as they are they would pull it back.
+Candidates of the next generation can be asked for before the fitness of the last ones is told; they
+come from an older distribution then.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ class Search:
         self.asked = 0
         """Generations that were asked for."""
         self._seed = seed
-        self._waiting: deque[tuple[list[np.ndarray], np.ndarray]] = deque()
-        """Candidates whose fitness is not told, and the mean that they were drawn around."""
+        self._waiting: deque[list[np.ndarray]] = deque()
+        """The candidates of generations that are not told."""
         options = {
             "popsize": population,
             "CMA_diagonal": diagonal,
@@ -84,7 +83,7 @@ class Search:
         with threadpool_limits(1):
             candidates = self._strategy.ask()
         self.asked += 1
-        self._waiting.append((candidates, np.array(self._strategy.mean)))
+        self._waiting.append(candidates)
         return np.asarray(candidates, np.float32)
 
     def tell(self, fitness: np.ndarray) -> None:
@@ -94,9 +93,7 @@ class Search:
             fitness: of the candidates that were asked for first and not told yet, (P,); higher is
                 better.
         """
-        candidates, mean = self._waiting.popleft()
-        if self._waiting:  # asked for before the one before was told
-            candidates = [one + (self._strategy.mean - mean) for one in candidates]
+        candidates = self._waiting.popleft()
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._strategy.tell(candidates, list(-np.asarray(fitness, np.float64)))
