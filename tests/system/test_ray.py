@@ -1,13 +1,10 @@
 """Workers on a Ray cluster: several machines of it on this one, killed, joining, late and wrong."""
 
 import json
-import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,19 @@ from waiting import HANG_SECONDS, wait_for
 
 ray = pytest.importorskip("ray")
 
+from cluster_jobs import (  # noqa: E402
+    Copy,
+    Die,
+    Fail,
+    Meet,
+    SlowOnce,
+    Square,
+    StopOnce,
+    Tool,
+)
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from worldmodels.errors import ConfigError, WorkerError, WorldModelsError  # noqa: E402
-from worldmodels.workers.jobs import READ, WRITTEN, Heartbeat  # noqa: E402
+from worldmodels.errors import ConfigError, WorkerError  # noqa: E402
 from worldmodels.workers.ray_cluster import connect  # noqa: E402
 from worldmodels.workers.ray_pool import RayPool  # noqa: E402
 
@@ -64,93 +70,6 @@ def leave(cluster: Any, node: Any) -> None:
     for process in (there, *there.children(recursive=True)):
         process.kill()
     cluster.remove_node(node, allow_graceful=False)
-
-
-@dataclass(frozen=True)
-class Tool:
-    def build(self) -> str:
-        return "tool"
-
-
-@dataclass(frozen=True)
-class Square:
-    number: int
-
-    def __call__(self, tool: str, heartbeat: Heartbeat) -> int:
-        heartbeat(1)
-        return self.number**2
-
-
-def here() -> str:
-    return str(ray.get_runtime_context().get_node_id())
-
-
-@dataclass(frozen=True)
-class Meet:
-    """Waits until as many workers are at such a job as are to meet; then for the file ``open``."""
-
-    folder: Path
-    count: int
-
-    def __call__(self, tool: str, heartbeat: Heartbeat) -> int:
-        (self.folder / f"met-{here()}-{os.getpid()}").touch()
-        while len(list(self.folder.glob("met-*"))) < self.count:
-            heartbeat(1)
-            time.sleep(0.02)
-        while not (self.folder / "open").exists():
-            heartbeat(1)
-            time.sleep(0.02)
-        return self.count
-
-
-@dataclass(frozen=True)
-class SlowOnce:
-    """Never ends where it is tried first."""
-
-    marker: Path
-
-    def __call__(self, tool: str, heartbeat: Heartbeat) -> str:
-        first = not self.marker.exists()
-        self.marker.touch()
-        while first:
-            heartbeat(1)
-            time.sleep(0.02)
-        return "done"
-
-
-@dataclass(frozen=True)
-class StopOnce:
-    """Its process is stopped the first time."""
-
-    marker: Path
-
-    def __call__(self, tool: str, heartbeat: Heartbeat) -> str:
-        if not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGSTOP)
-        return "awake"
-
-
-@dataclass(frozen=True)
-class Die:
-    def __call__(self, tool: str, heartbeat: Heartbeat) -> None:
-        os._exit(3)
-
-
-@dataclass(frozen=True)
-class Fail:
-    def __call__(self, tool: str, heartbeat: Heartbeat) -> None:
-        raise WorldModelsError("environment 3: the action is not finite")
-
-
-@dataclass(frozen=True)
-class Copy:
-    source: Path = field(metadata=READ)
-    target: Path = field(metadata=WRITTEN)
-
-    def __call__(self, tool: str, heartbeat: Heartbeat) -> list[Path]:
-        self.target.write_text(self.source.read_text().upper())
-        return [self.source, self.target]
 
 
 def test_jobs_are_done_and_errors_arrive_as_one_line(connected: Any, tmp_path: Path) -> None:
