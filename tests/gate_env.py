@@ -26,7 +26,7 @@ class Gate(gymnasium.Env[Frame, NDArray[np.float32]]):
 
     def __init__(self, folder: str) -> None:
         self.observation_space = Box(0, 255, (64, 64, 3), np.uint8)
-        self.action_space = Box(-1, 1, (2,), np.float32)
+        self.action_space = Box(-1, 1, (3,), np.float32)
         self._folder = Path(folder)
 
     def reset(

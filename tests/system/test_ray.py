@@ -1,6 +1,7 @@
 """Workers on a Ray cluster: several machines of it on this one, killed, joining, late and wrong."""
 
 import json
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -114,7 +115,9 @@ def test_a_machine_that_joins_works_and_its_loss_costs_its_share(
         assert pool.replaced == 1
 
 
-def test_a_late_job_is_done_by_a_worker_that_is_free(connected: Any, tmp_path: Path) -> None:
+def test_a_late_job_gets_a_second_worker_and_a_silent_worker_is_replaced(
+    connected: Any, tmp_path: Path
+) -> None:
     node = join(connected)
     try:
         with RayPool(Tool(), 2, HANG_SECONDS) as pool:
@@ -124,13 +127,7 @@ def test_a_late_job_is_done_by_a_worker_that_is_free(connected: Any, tmp_path: P
             # Who was late is free again: two workers meet.
             assert pool.map([Meet(tmp_path, 2)] * 2) == [2, 2]
             assert pool.replaced == 0
-    finally:
-        leave(connected, node)
-
-
-def test_a_silent_worker_is_replaced(connected: Any, tmp_path: Path) -> None:
-    node = join(connected)  # Ray takes its time to end a process that is stopped
-    try:
+        # On the other machine: Ray takes its time to end a process that is stopped.
         with RayPool(Tool(), 1, timeout=4) as pool:
             assert pool.map([StopOnce(tmp_path / "stopped"), Square(5)]) == ["awake", 25]
             assert pool.replaced >= 1
@@ -147,10 +144,11 @@ def test_a_cluster_of_another_version_is_refused(
             connect(cluster.address, 1)
     finally:
         ray.shutdown()
-    line = str(refused.value)
-    assert line.startswith(f"workers.address={cluster.address}: a Ray or Python of another version")
-    assert "2.0.0" in line
-    assert "\n" not in line
+    assert re.fullmatch(
+        rf"workers.address={cluster.address}: the cluster has Ray \S+ and Python \S+, this machine"
+        r" Ray 2\.0\.0 and Python \S+; install the same on all",
+        str(refused.value),
+    )
 
 
 def test_an_address_where_nothing_answers_is_refused_before_anything_is_made(

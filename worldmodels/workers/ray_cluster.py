@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -71,10 +72,11 @@ def _reason(error: BaseException) -> str:
     """Why Ray did not connect, and what to do."""
     chain = list(_chain(error))
     for one in chain:
-        lines = [line.strip() for line in str(one).splitlines() if line.strip()]
-        if lines and lines[0].startswith("Version mismatch"):
-            facts = ", ".join(lines[1:])
-            return f"a Ray or Python of another version ({facts}); install the same on all machines"
+        if str(one).startswith("Version mismatch"):
+            # The versions of Ray and Python, first those of the cluster.
+            found = re.findall(r"^ *(?:Ray|Python): (\S+)$", str(one), re.MULTILINE)
+            theirs, ours = (f"Ray {found[at]} and Python {found[at + 1]}" for at in (0, 2))
+            return f"the cluster has {theirs}, this machine {ours}; install the same on all"
     for one in chain:
         if "uthenticat" in f"{type(one).__name__}{one}":
             return (
