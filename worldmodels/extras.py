@@ -86,8 +86,7 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
             yield "env.engine=envpool", "envpool"
         if config.workers.backend is Backend.ray:
             yield "workers=ray", "ray"
-            if config.workers.address.startswith("ray://"):
-                yield f"workers.address={config.workers.address}", "grpc"
+            yield "workers=ray", "grpc"
     if stage in EVALUATING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"
     if stage in EVALUATING and config.evaluate.video:

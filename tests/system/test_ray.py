@@ -162,6 +162,9 @@ def test_an_address_where_nothing_answers_is_refused_before_anything_is_made(
         assert not list(tmp_path.iterdir())
         with pytest.raises(ConfigError, match=r"^workers.address=ray://.*: nothing answers there"):
             connect(f"ray://{address}", 1)
+        unused.listen()  # and says nothing
+        with pytest.raises(ConfigError, match="what answers there is no Ray cluster"):
+            connect(address, 1)
     for wrong in ("machine", "http://machine:6379", "machine:port"):
         with pytest.raises(ConfigError, match=f"^workers.address={wrong}: is no address"):
             connect(wrong, 1)

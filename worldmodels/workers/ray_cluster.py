@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+import grpc
 import ray
 
 from worldmodels.errors import ConfigError
@@ -46,7 +47,7 @@ def connect(address: str, cpus: int) -> None:
 
 
 def _require_answer(address: str, where: str) -> None:
-    """Raise `ConfigError` where nothing listens: Ray would try for a minute, and then abort."""
+    """Raise `ConfigError` where no Ray can be: Ray itself would try for minutes, or abort."""
     if where in ("auto", "local"):
         return
     try:
@@ -66,6 +67,16 @@ def _require_answer(address: str, where: str) -> None:
             f"workers.address={address}: nothing answers there ({error}); start the cluster with"
             " ray start --head, or choose workers=local"
         ) from error
+    if "RAY_USE_TLS" in os.environ:
+        return  # with certificates that only Ray knows
+    try:
+        with grpc.insecure_channel(f"{host}:{port}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=_ANSWER_SECONDS)
+    except grpc.FutureTimeoutError:
+        raise ConfigError(
+            f"workers.address={address}: what answers there is no Ray cluster; give the port of its"
+            " head, 6379, or of Ray Client, ray://host:10001"
+        ) from None
 
 
 def _reason(error: BaseException) -> str:
