@@ -48,10 +48,10 @@ SIGMA = 0.1
 POPULATION, EPISODES, SHORT = 16, 4, 150
 """A generation of the measurement, with episodes of `SHORT` steps: 64 episodes in 16 jobs."""
 NUM_ENVS = 4
-REPEATS = 4
+REPEATS = 3
 SIZES = (16, 8, 4, 2, 1)
 """Environments in a job; how long such a job takes is measured with whole episodes."""
-SAMPLES = 8
+SAMPLES = 6
 """Jobs of each size that are measured."""
 PAPER_POPULATION, PAPER_EPISODES = 64, 16
 CLUSTERS = (10, 100, 1000)
@@ -62,15 +62,15 @@ SIMULATED = 30
 
 @dataclass(frozen=True)
 class Timed:
-    """A job that also tells when it began and ended, by the clock of the machine."""
+    """A job that also tells when it began and ended, and how long its process computed."""
 
     job: EvalBatch
 
-    def __call__(self, tool: World, heartbeat: Heartbeat) -> tuple[float, float, Outcome]:
+    def __call__(self, tool: World, heartbeat: Heartbeat) -> tuple[float, float, float]:
         """Do it."""
-        began = time.time()
-        outcome = self.job(tool, heartbeat)
-        return began, time.time(), outcome
+        began, computed = time.time(), time.process_time()
+        self.job(tool, heartbeat)
+        return began, time.time(), time.process_time() - computed
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,10 @@ def _idle_at_the_end(spans: Sequence[tuple[float, float]], workers: int, over: f
 
 
 def measure_jobs(agent: Agent) -> dict[str, list[float]]:
-    """Seconds of jobs of each size, of whole episodes, in this process."""
+    """Seconds of jobs of each size, of whole episodes.
+
+    Those that a worker of one thread computes, which other processes on the machine change little.
+    """
     seconds: dict[str, list[float]] = {}
     with LocalPool(world(agent), 1, 600.0) as pool:
         for size in SIZES:
@@ -159,7 +162,7 @@ def measure_jobs(agent: Agent) -> dict[str, list[float]]:
             jobs = generation(agent, size, size, EnvSpec().max_steps, count)[:SAMPLES]
             pool.map([Timed(jobs[0])])
             done = pool.map([Timed(job) for job in jobs])
-            seconds[str(size)] = [round(end - began, 4) for began, end, _ in done]
+            seconds[str(size)] = [round(computed, 4) for _, _, computed in done]
             say(f"scaling: a job of {size}: {statistics.mean(seconds[str(size)]):.2f} s")
     return seconds
 
@@ -211,10 +214,10 @@ def measure_update(agent: Agent) -> float:
     search = Search(agent.parameters.size, PAPER_POPULATION, SIGMA, seed=0)
     seconds = []
     for number in range(5):
-        began = time.monotonic()
+        began = time.process_time()
         search.ask()
         search.tell(np.random.default_rng(number).normal(size=PAPER_POPULATION))
-        seconds.append(time.monotonic() - began)
+        seconds.append(time.process_time() - began)
     return statistics.mean(seconds)
 
 

@@ -177,7 +177,8 @@ class Gate:
         self.folder = folder
         self.folder.mkdir()
         self.overrides = (
-            *("stage=all", "preset=smoke", "rnn.baselines=false", "evaluate.video=false"),
+            *("stage=all", "run=gate", "preset=smoke"),
+            *("rnn.baselines=false", "evaluate.video=false"),
             *("env.id=gate_env:Gate-v0", "env.engine=gymnasium", "env.crop_rows=null"),
             *("env.num_envs=2", "rollouts.episodes=6", "env.max_steps=12"),
             f"+env.kwargs.folder={folder}",
@@ -228,7 +229,7 @@ def test_a_chain_is_the_same_with_a_machine_lost_in_collection_and_in_a_generati
     gate.open()
     done = run(tmp_path / "local", *gate.overrides, ALONE)
     assert done.returncode == 0, done.stderr
-    wanted = artifacts(tmp_path / "local" / "carracing-smoke")
+    wanted = artifacts(tmp_path / "local" / "gate")
     assert len(wanted) > 8
 
     gate.close()
@@ -236,7 +237,7 @@ def test_a_chain_is_the_same_with_a_machine_lost_in_collection_and_in_a_generati
     elsewhere = ("workers=ray", f"workers.address={cluster.address}")
     with start(tmp_path / "ray", *gate.overrides, *elsewhere) as process:
         try:
-            made = tmp_path / "ray" / "carracing-smoke"
+            made = tmp_path / "ray" / "gate"
             wait_for(lambda: len(gate.waiting()) == 2)
             leave(cluster, node)
             gate.open()

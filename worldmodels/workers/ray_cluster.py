@@ -16,6 +16,7 @@ import ray
 
 from worldmodels.errors import ConfigError
 
+_LOG_LEVEL = "RAY_BACKEND_LOG_LEVEL"
 _ANSWER_SECONDS = 10.0
 """Patience with a machine that does not answer; Ray's own is minutes."""
 
@@ -40,7 +41,7 @@ def connect(address: str, cpus: int) -> None:
     _require_answer(address, where)
     local = {"num_cpus": cpus, "include_dashboard": False} if where == "local" else {}
     try:
-        with _own_signal_handlers():
+        with _own_signal_handlers(), _silence(not local):
             ray.init(where, logging_level=logging.ERROR, log_to_driver=False, **local)
     except Exception as error:  # of many kinds, also in Ray's own documentation
         raise ConfigError(f"workers.address={address}: {_reason(error)}") from error
@@ -105,6 +106,19 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+@contextmanager
+def _silence(wanted: bool) -> Iterator[None]:
+    """Keep Ray from telling of its attempts to connect, a line a second on standard error."""
+    if not wanted or _LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_LOG_LEVEL] = "fatal"
+    try:
+        yield
+    finally:
+        del os.environ[_LOG_LEVEL]
 
 
 @contextmanager

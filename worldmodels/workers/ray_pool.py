@@ -34,6 +34,8 @@ _LOOK_SECONDS = 1.0
 _BEAT_SECONDS = 1.0
 _BEATS_A_SECOND = 200
 """Answers of all workers together that this process takes at most."""
+_WORKING_SECONDS = 0.02
+"""Of computing between two answers; what answers computes less."""
 _STARTING_SECONDS = 600.0
 """Patience with a worker that answers and does not come to its first job."""
 _CLOSING_SECONDS = 3.0
@@ -64,6 +66,10 @@ class _Worker:
     """When it answered last; 0 before it is known to have started."""
     heard: float = 0.0
     """When it told of progress last."""
+    stepped: bool = False
+    """Whether it has ever told of steps."""
+    computed: float = 0.0
+    """Seconds that its process had computed when it answered last."""
 
     def hang(self, timeout: float) -> str | None:
         """What shows that this worker hangs, or None. One that waits for a core does not."""
@@ -260,12 +266,17 @@ class RayPool(Generic[ToolT]):
             ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
         return list(ready)
 
-    def _progress(self, worker: _Worker, node: str, steps: int) -> None:
+    def _progress(self, worker: _Worker, node: str, steps: int, computed: float) -> None:
         if not worker.node:
             worker.node, worker.began = node, worker.answered
-        if steps:
+        # Before its first step a worker imports modules: computing is a sign of life until then.
+        works = not worker.stepped and computed - worker.computed > _WORKING_SECONDS
+        if steps or works:
             worker.heard = worker.answered
+        if steps:
+            worker.stepped = True
             self._on_steps(steps)
+        worker.computed = computed
         self._ask(worker, max(_BEAT_SECONDS, len(self._workers) / _BEATS_A_SECOND))
 
     def _started(self, worker: _Worker, kind: str, line: str) -> None:

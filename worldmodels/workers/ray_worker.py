@@ -105,16 +105,20 @@ class RayWorker:
         return "done", result, outputs
 
     @ray.method(concurrency_group=ANSWERS)
-    def steps(self, wait: float) -> tuple[str, int]:
-        """The machine (its number in the cluster), and the steps done since the last call.
+    def steps(self, wait: float) -> tuple[str, int, float]:
+        """How far it is.
 
         Args:
             wait: seconds after which it returns.
+
+        Returns:
+            the machine (its number in the cluster), the steps done since the last call, and the
+            seconds that this process has computed since it started.
         """
         time.sleep(wait)
         with self._counted:
             steps, self._steps = self._steps, 0
-        return ray.get_runtime_context().get_node_id(), steps
+        return ray.get_runtime_context().get_node_id(), steps, time.process_time()
 
     @ray.method(concurrency_group=ANSWERS)
     def abandon(self, number: int) -> None:
