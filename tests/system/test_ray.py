@@ -208,10 +208,11 @@ def complete(stage: Path) -> bool:
 
 
 def artifacts(run_folder: Path) -> dict[str, Any]:
-    """What a run made, without times and places."""
+    """What a run made, without times and places; a report is full of times."""
     found: dict[str, Any] = {
         path.parent.name: json.loads(path.read_text())["fingerprint"]
         for path in run_folder.glob("*/manifest.json")
+        if path.parent.name != "report"
     }
     found |= {path.name: path.read_bytes() for path in run_folder.glob("rollouts/shard-*.h5")}
     for path in run_folder.glob("controller/*.jsonl"):
