@@ -16,7 +16,6 @@ import ray
 
 from worldmodels.errors import ConfigError
 
-_LOG_LEVEL = "RAY_BACKEND_LOG_LEVEL"
 _ANSWER_SECONDS = 10.0
 """Patience with a machine that does not answer; Ray's own is minutes."""
 
@@ -110,15 +109,19 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def _silence(wanted: bool) -> Iterator[None]:
-    """Keep Ray from telling of its attempts to connect, a line a second on standard error."""
-    if not wanted or _LOG_LEVEL in os.environ:
+    """Keep Ray's library from telling of its attempts to connect, a line a second on standard
+    error: what comes of them is an exception."""
+    if not wanted:
         yield
         return
-    os.environ[_LOG_LEVEL] = "fatal"
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
     try:
         yield
     finally:
-        del os.environ[_LOG_LEVEL]
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextmanager
