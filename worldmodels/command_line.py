@@ -14,6 +14,7 @@ from pathlib import Path
 
 import hydra
 from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Sweep
 from hydra.errors import HydraException, MissingConfigException
@@ -90,15 +91,40 @@ class _Escape(BaseException):
         self.error, self.debug = error, debug
 
 
+def _checked(composed: DictConfig) -> schema.Config:
+    config = OmegaConf.to_object(composed)
+    assert isinstance(config, schema.Config)
+    limits.check(config)
+    return config
+
+
 def _run(composed: DictConfig) -> None:
     """Run the stage of a composed configuration."""
+    if "SUBMITIT_EXECUTOR" in os.environ and not interrupts.installed():
+        _run_as_job(composed)
+        return
     try:
-        config = OmegaConf.to_object(composed)
-        assert isinstance(config, schema.Config)
-        limits.check(config)
-        run_stage(config)
+        run_stage(_checked(composed))
     except Exception as error:
         raise _Escape(error, composed.debug) from error
+
+
+def _run_as_job(composed: DictConfig) -> None:
+    """Run the stage of a composed configuration in a job that a sweep has submitted."""
+    from worldmodels import sweeps
+
+    try:
+        config = _checked(composed)
+        sweeps.begin_job(config)
+        run_stage(config)
+    except Stopped as stop:
+        explain(stop)
+        sweeps.stop_job()
+    except Exception as error:
+        if composed.debug:
+            traceback.print_exception(error)
+        explain(error)
+        raise sweeps.fail_job(_line(error)) from None
 
 
 def _compose_and_run() -> None:
@@ -128,20 +154,46 @@ def _compose_and_run() -> None:
         folders.append(options.config_dir)
     own = any(word.lstrip("+~").startswith("hydra") for word in overrides)
     if not options.help and (others or own):
-        # Hydra's parser wants the overrides side by side, behind the options.
-        last = {word for word in overrides if word.startswith("~") or "=" in word}
-        sys.argv[1:] = sorted(words, key=last.__contains__)
-        hydra.main(version_base="1.3", config_path=str(shipped.CONF), config_name="config")(_run)()
+        _hand_to_hydra(words, overrides, options.config_dir)
         return
-    if options.config_dir is not None:
-        path = str(options.config_dir.resolve()).replace("'", r"\'")
-        overrides.append(f"hydra.searchpath=['file://{path}']")
     with initialize_config_dir(str(shipped.CONF), version_base="1.3"):
-        composed = hydra.compose("config", overrides=overrides)
+        composed = hydra.compose("config", overrides=[*overrides, *_search(options.config_dir)])
     if options.help:
         print(usage.help_text(composed, folders, sections))
         return
     _run(composed)
+
+
+def _search(config_dir: Path | None) -> list[str]:
+    """The override that adds the groups of a folder."""
+    if config_dir is None:
+        return []
+    path = str(config_dir.resolve()).replace("'", r"\'")
+    return [f"hydra.searchpath=['file://{path}']"]
+
+
+def _hand_to_hydra(words: list[str], overrides: list[str], config_dir: Path | None) -> None:
+    # Hydra's parser wants the overrides side by side, behind the options.
+    last = {word for word in overrides if word.startswith("~") or "=" in word}
+    sys.argv[1:] = sorted(words, key=last.__contains__)
+    main = hydra.main(version_base="1.3", config_path=str(shipped.CONF), config_name="config")(_run)
+    if not any(word.startswith("hydra/launcher=submitit") for word in overrides):
+        main()
+        return
+    from worldmodels import sweeps
+
+    sweeps.require(words)
+    swept = [word for word in overrides if not word.startswith("hydra")]
+    with initialize_config_dir(str(shipped.CONF), version_base="1.3"):
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        jobs = sweeps.check(
+            parser.parse_overrides(swept),
+            lambda job: _checked(hydra.compose("config", overrides=[*job, *_search(config_dir)])),
+        )
+    options = sweeps.options(overrides)
+    sys.argv += [f"++hydra.launcher.{key}={value}" for key, value in options.items()]
+    with sweeps.submitted(options["name"], jobs):
+        main()
 
 
 def _check_config_dir(folder: Path) -> None:
@@ -219,9 +271,17 @@ def explain(error: Exception) -> int:
     if isinstance(error, Stopped):
         streams.tell(f"stopped by {error}: progress is saved, the same command goes on")
         return EXIT_STOPPED
-    line = str(error)
     if isinstance(error, BrokenPipeError) and error.filename is None:
         error.filename = streams.OUTPUT  # of pipes of its own the program catches it
+    if isinstance(error, OSError) and error.filename == streams.OUTPUT:
+        streams.close_output()  # or it is told of once more
+    streams.tell(f"error: {_line(error)}")
+    return EXIT_ERROR
+
+
+def _line(error: Exception) -> str:
+    """What went wrong, on one line."""
+    line = str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         line = composition_error(error)
     elif isinstance(error, OSError) and error.errno and error.filename is not None:
@@ -230,10 +290,7 @@ def explain(error: Exception) -> int:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         line = f"{type(error).__name__}: {line} ({place}; debug=true shows the traceback)"
-    if isinstance(error, OSError) and error.filename == streams.OUTPUT:
-        streams.close_output()  # or it is told of once more
-    streams.tell(f"error: {printable(' '.join(line.split()))}")
-    return EXIT_ERROR
+    return printable(" ".join(line.split()))
 
 
 def command() -> int:

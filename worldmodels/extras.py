@@ -14,6 +14,7 @@ from worldmodels.errors import ConfigError, install
 EXTRAS = {
     "ale_py": "atari",
     "envpool": "envpool",
+    "submitit": "slurm",
     "tensorboard": "tensorboard",
     "vizdoom": "doom",
 }
