@@ -12,7 +12,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 run: $(VENV)/.run
 	$(BIN)/python -m worldmodels stage=all preset=quick
 
-# What every change must pass: five minutes on two cores.
+# Every change has to pass it: five minutes on two cores.
 test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory --jobs=2 lint unit
 
@@ -34,7 +34,7 @@ unit: $(VENV)/.dev
 test-system: $(VENV)/.dev
 	$(BIN)/python -m pytest -m system --numprocesses 2 --dist loadfile
 
-# Proofs that take minutes: kill and resume at random moments, the quick preset's scores.
+# Tests that take minutes: kill and resume at random moments, the quick preset's scores.
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
 

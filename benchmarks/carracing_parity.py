@@ -4,8 +4,8 @@
     dynamics    50 episodes of up to 1,000 steps by four drivers: every float of the car's bodies,
                 rewards, visited tiles and ends, step by step
     pictures    grey levels between the frames along those drives, and a sheet of the worst
-    scores      the agents of runs (``--agents data/<run>/controller/agent``), which look at the
-                pictures, on equal seeds in both
+    scores      the agents of runs (``--agents data/<run>/controller/agent``), on equal seeds in
+                both
 
 Gymnasium is given no pictures to draw where only its physics is compared.
 """
@@ -94,11 +94,11 @@ DRIVERS: dict[str, Driver] = {
 }
 
 
-def game(drawn: bool) -> CarRacing:
-    """Gymnasium's game, drawn or not."""
+def gymnasium_env(drawn: bool) -> CarRacing:
+    """Gymnasium's CarRacing, with or without drawing."""
     env = CarRacing()
     if not drawn:
-        env._render = lambda mode: None  # type: ignore[method-assign]  # it is for this game alone
+        env._render = lambda mode: None  # type: ignore[method-assign]  # of this environment alone
     return env
 
 
@@ -115,7 +115,7 @@ def bodies(env: CarRacing) -> NDArray[np.float32]:
 def track_error(seed: int) -> float:
     """Largest difference of a corner; infinite where the numbers of tiles differ."""
     track = draw_track(gymnasium.utils.seeding.np_random(seed)[0])
-    env = game(drawn=False)
+    env = gymnasium_env(drawn=False)
     env.reset(seed=seed)
     quads: list[Any] = []
     for tile, border, has_border in zip(track.tiles, track.borders, track.has_border, strict=True):
@@ -125,8 +125,8 @@ def track_error(seed: int) -> float:
 
 
 def drive(name: str, seed: int) -> dict[str, Any]:
-    """One episode in both games at once: the first step that differs, and by how much."""
-    env, ours = game(drawn=False), CarRacingVectorEnv(1, None, size=64)
+    """One episode in both simulators: the first step that differs, and by how much."""
+    env, ours = gymnasium_env(drawn=False), CarRacingVectorEnv(1, None, size=64)
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     ours.reset(seed=seed)
@@ -153,7 +153,7 @@ def drive(name: str, seed: int) -> dict[str, Any]:
 
 def pictures(seed: int) -> dict[str, Any]:
     """Differences along one drive, and the worst pair of frames."""
-    env, ours = game(drawn=True), CarRacingVectorEnv(1, None, size=96)
+    env, ours = gymnasium_env(drawn=True), CarRacingVectorEnv(1, None, size=96)
     rng, name = np.random.default_rng(seed), list(DRIVERS)[seed % len(DRIVERS)]
     pairs = [(env.reset(seed=seed)[0], ours.reset(seed=seed)[0][0])]
     for step in range(300):

@@ -2,8 +2,8 @@
 
 Whole episodes of 1,000 steps, so that the first second, which shows the whole field and costs most,
 has its ordinary share. All in one run; the other engines are measured before the native one and
-again after it, and the better figure counts, so that a machine that is slow for a while flatters
-nobody. A GPU is measured where there is one.
+again after it, and the better figure counts, so that a temporarily slow machine favours no
+engine. A GPU is measured where there is one.
 """
 
 from __future__ import annotations

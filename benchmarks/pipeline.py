@@ -23,7 +23,7 @@ from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 from worldmodels.runs.tracking import MetricsLog
-from worldmodels.stages.controller import MANY_DREAMS
+from worldmodels.stages.controller import MAX_DREAM_ENVS
 from worldmodels.system.cores import available_cores
 from worldmodels.training import cpu
 from worldmodels.training.dynamics import DynamicsTask
@@ -58,12 +58,12 @@ def prepare(folder: Path) -> None:
     with Pool(world_spec.build, available_cores(), 120.0) as pool:
         list(pool.run(jobs))
     torch.manual_seed(0)
-    memories = {"rnn": MDNRNN(32, 3), "doom": MDNRNN(64, 1, 512, is_first=True, reward_weight=0)}
-    for name, memory in memories.items():
+    models = {"rnn": MDNRNN(32, 3), "doom": MDNRNN(64, 1, 512, is_first=True, reward_weight=0)}
+    for name, dynamics in models.items():
         with torch.no_grad():
-            memory.head.bias[-1] = -30.0  # no dream ends: an untrained head would end half at once
-        nowhere = np.zeros((1, memory.latent_size), np.float32)
-        save_dynamics(folder / f"{name}.safetensors", memory, FirstLatents(nowhere, nowhere))
+            dynamics.head.bias[-1] = -30.0  # no episode terminates; untrained, half would at once
+        zeros = np.zeros((1, dynamics.latent_size), np.float32)
+        save_dynamics(folder / f"{name}.safetensors", dynamics, FirstLatents(zeros, zeros))
     vision = ConvVAE()
     save_encoder(folder / "vae.safetensors", vision)
     episodes = EpisodeSet.open([folder / "rollouts"], "refuse")
@@ -186,7 +186,7 @@ def _control(
 
 
 def real_control(folder: Path, seconds: float) -> float:
-    """Steps a second of a population with V, M and C in the game, on all cores."""
+    """Steps a second of a population in the simulator, models included, on all cores."""
     return _real_control("native", folder, seconds)
 
 
@@ -206,7 +206,7 @@ def _real_control(engine: str, folder: Path, seconds: float) -> float:
 
 
 def dream(folder: Path, seconds: float) -> float:
-    """Steps a second of a population in the dream, on all cores."""
+    """Steps a second of a population in the learned model, on all cores."""
     return _dream(folder / "rnn.safetensors", SPEC, FeatureSpec(), seconds)
 
 
@@ -220,4 +220,4 @@ def _dream(path: Path, spec: ControllerSpec, features: FeatureSpec, seconds: flo
     world_spec = DreamWorldSpec(path, 1.0, features, bfloat16=BFLOAT16)
     dynamics = load_dynamics(path)
     size = features.size(dynamics.latent_size, dynamics)
-    return _control(world_spec, spec, size, MANY_DREAMS, 64, 16, seconds)
+    return _control(world_spec, spec, size, MAX_DREAM_ENVS, 64, 16, seconds)

@@ -1,7 +1,7 @@
 """The loops most reimplementations have: one episode at a time, float32, batch 1.
 
-What the pipeline is measured against, each written with ordinary PyTorch and Gymnasium and given
-the machine's cores as PyTorch gives them by default. They do what the best-known PyTorch
+The baseline of ``throughput.py``, written with ordinary PyTorch and Gymnasium, with PyTorch's
+default number of threads. They do what the best-known PyTorch
 reimplementation does (https://github.com/ctallec/world-models): latents come from a call of the
 whole VAE, decoder included, in every batch of the RNN and at every step of control.
 """
@@ -75,7 +75,7 @@ def repeat(work: Callable[[], int], seconds: float) -> float:
     return done / (time.perf_counter() - began)
 
 
-class _Game:
+class _CarRacing:
     """CarRacing, frame by frame, cropped and reduced with Pillow."""
 
     def __init__(self) -> None:
@@ -100,11 +100,11 @@ class _Game:
 
 
 def rollouts(folder: Path, seconds: float) -> float:
-    """Frames a second of random driving."""
-    game, rng = _Game(), np.random.default_rng(0)
+    """Frames a second of random actions."""
+    env, rng = _CarRacing(), np.random.default_rng(0)
 
     def step() -> int:
-        game.step(rng.uniform((-1, 0, 0), 1).astype(np.float32))
+        env.step(rng.uniform((-1, 0, 0), 1).astype(np.float32))
         return 1
 
     return repeat(step, seconds)
@@ -170,28 +170,28 @@ def rnn(folder: Path, seconds: float) -> float:
 
 @torch.no_grad()
 def real_control(folder: Path, seconds: float) -> float:
-    """Steps a second of one worker with V, M and C in the game, on one thread."""
+    """Steps a second of one worker with VAE, MDN-RNN and controller, on one thread."""
     torch.set_num_threads(1)
-    game, vision = _Game(), VAE()
+    env, vision = _CarRacing(), VAE()
     cell = nn.LSTMCell(LATENT + ACTIONS, HIDDEN)
     controller = nn.Linear(LATENT + HIDDEN, ACTIONS)
     state = (torch.zeros(1, HIDDEN), torch.zeros(1, HIDDEN))
 
     def step() -> int:
         nonlocal state
-        _, mean, logstd = vision(to_tensor(game.frame[None]))
+        _, mean, logstd = vision(to_tensor(env.frame[None]))
         latent = mean + logstd.exp() * torch.randn_like(mean)
         action = torch.tanh(controller(torch.cat([latent, state[0]], -1)))
         action[:, 1:] = (action[:, 1:] + 1) / 2
         state = cell(torch.cat([latent, action], -1), state)
-        game.step(action.numpy()[0])
+        env.step(action.numpy()[0])
         return 1
 
     return repeat(step, seconds)
 
 
 def dream(folder: Path, seconds: float) -> float:
-    """Steps a second of one dream with its controller."""
+    """Steps a second of one episode in the learned model, with its controller."""
     return _dream(LATENT, ACTIONS, HIDDEN, seconds)
 
 

@@ -44,7 +44,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Measure, say each figure, and write them as JSON."""
+    """Measure, print each figure, and write them as JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,12 @@
-"""What each part of a run is worth: ``make study``, many hours on two cores.
+"""Ablations and other variants of a run: ``make study``, many hours on two cores.
 
-Each row is a variant of the run ``laptop`` or ``takecover``, which must be there: with its V and
-M, or with an M of its own, and judged on seeds 0 to 99. Rows with the run's own M, along components
-that its agent keeps, need only that agent. The tables ``slips`` and ``memory`` need no run: a row
-of theirs, or the first, is made from the published agent's V, and the others are made from that
-first row, as are those of ``slips_dream`` and ``search``. Runs that are done are passed over, so
-that it can be stopped and started again.
+Each row is a variant of the run ``laptop`` or ``takecover``, which has to exist. It uses the VAE
+and the MDN-RNN of that run, or trains an MDN-RNN of its own, and is evaluated on seeds 0 to 99.
+Rows with the MDN-RNN of the run, searched along principal components that its agent stores, need
+only that agent. The tables ``slips`` and ``memory`` need no run: their rows, or the first one, use
+the VAE of the shipped agent; the other rows of ``memory`` and those of ``search`` use the first row
+of ``memory``, those of ``slips_dream`` the first one of ``slips``. Finished runs are skipped, so
+that the script can be stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
@@ -38,7 +39,7 @@ DREAMT = (
     "controller.latent=sampled",
     "controller.total_steps=10_000_000",
 )
-"""CarRacing's searches in the dream of an M that has seen slips."""
+"""Searches in the learned model of CarRacing whose data has random action bursts."""
 AGENT = "pretrained/carracing"
 
 
@@ -53,7 +54,7 @@ class Row:
         overrides: what differs from the base run.
         seeds: of its runs.
         base: what it is a variant of, instead of the study's base: a run, or the folder of an
-            agent, whose V serves and whose controller collects where the configuration says so.
+            agent, whose VAE is used and whose controller collects where that is configured.
     """
 
     table: str
@@ -65,11 +66,11 @@ class Row:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages that differ from the base's, and the judge."""
+        """The stages that differ from those of the base, and the evaluation."""
         if self.base == AGENT:
             return ("rollouts", "vae", "rnn", "controller", "evaluate")
-        own_memory = any(word.startswith("rnn.") for word in self.overrides)
-        return (*(("rnn",) if own_memory else ()), "controller", "evaluate")
+        own_dynamics = any(word.startswith("rnn.") for word in self.overrides)
+        return (*(("rnn",) if own_dynamics else ()), "controller", "evaluate")
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class Study:
     Args:
         base: that run, or its agent's folder.
         overrides: of every command.
-        rows: of all tables, in the order of their worth.
-        kept: overrides of the rows with a base of their own, by which its V serves as it is.
+        rows: of all tables, the most important ones first.
+        kept: overrides of the rows with a base of their own: its VAE is not trained further.
     """
 
     base: str
@@ -103,8 +104,8 @@ class Study:
 
 
 def carracing() -> Study:
-    """Searches as long as the laptop preset's bootstrap run's, or ten times as long in the
-    dream."""
+    """Searches as long as in the bootstrap run of preset=laptop, or ten times as long in the
+    learned model."""
     z, one = "controller.features=z", (1,)
     world = ("controller.world=dream", "controller.total_steps=20_000_000")
     dream = (*world, "controller.latent=sampled")
@@ -136,10 +137,10 @@ def carracing() -> Study:
                 for row in _temperatures()
             ),
             Row("memory", "run", "as in the base run", (), one, AGENT),
-            *(Row("memory", *row, one, "study/memory/run-1") for row in _memories()),
+            *(Row("memory", *row, one, "study/memory/run-1") for row in _dynamics_variants()),
             *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
         ),
-        ("~bootstrap", "vae.epochs=0"),  # the agent takes the bootstrap run's place
+        ("~bootstrap", "vae.epochs=0"),  # the agent replaces the bootstrap run
     )
 
 
@@ -148,14 +149,14 @@ Variant = tuple[str, str, tuple[str, ...]]
 
 
 def _slips() -> tuple[Variant, ...]:
-    """How often the hand slips of the agent whose episodes M learns to dream from."""
-    drives = ("rollouts.noise=0.05", "rnn.epochs=15")
+    """Probability of random action bursts in the episodes that the MDN-RNN is trained on."""
+    collection = ("rollouts.noise=0.05", "rnn.epochs=15")
     return tuple(
         (
             f"epsilon-{chance}",
             what,
             (
-                *drives,
+                *collection,
                 f"rollouts.ez_greedy_epsilon={chance}",
                 *DREAMT,
                 "controller.temperature=1.0",
@@ -169,15 +170,15 @@ def _slips() -> tuple[Variant, ...]:
 
 
 def _temperatures() -> tuple[Variant, ...]:
-    """Of the dream of the M that has seen slips."""
+    """Temperatures of the MDN-RNN whose data has random action bursts."""
     return tuple(
         (f"tau-{t}", f"temperature {t}", (*DREAMT, f"controller.temperature={t}"))
         for t in (0.1, 0.5, 1.0, 1.15, 1.3)
     )
 
 
-def _memories() -> tuple[Variant, ...]:
-    """Kinds of M, and of what C sees of it."""
+def _dynamics_variants() -> tuple[Variant, ...]:
+    """Variants of the MDN-RNN, and of the controller's input from it."""
     return (
         ("shared", "one mixture for all dimensions", ("rnn.shared_mixture=true",)),
         ("means", "trained on means of latents", ("rnn.latent=mean",)),
@@ -190,7 +191,7 @@ def _memories() -> tuple[Variant, ...]:
 
 
 def _searches() -> tuple[Variant, ...]:
-    """Ways to find C."""
+    """Variants of the search."""
     return (
         ("patient", "no early end of stuck episodes", ("controller.stall_steps=null",)),
         ("sixteen", "16 episodes per candidate", ("controller.first_episodes=null",)),
@@ -207,9 +208,9 @@ def _searches() -> tuple[Variant, ...]:
 
 
 def takecover() -> Study:
-    """Searches of 6 M steps; one seed where not the temperature is asked about.
+    """Searches of 6 M steps; one seed, and several in the table of temperatures.
 
-    Parts and memories are at a temperature at which so short a search gets somewhere.
+    The tables ``parts`` and ``memories`` use a temperature at which so short a search succeeds.
     """
     one, mild = (1,), ("controller.temperature=1.0",)
     more = ("controller.total_steps=20_000_000", "controller.eval_episodes=256")
@@ -227,7 +228,7 @@ def takecover() -> Study:
             Row("longer", "tau-1.0", "temperature 1.0", (*mild, *more), one),
             *(
                 Row("memories", name, what, (*mild, *overrides), one)
-                for name, what, overrides in _dreams()
+                for name, what, overrides in _dream_variants()
             ),
             Row("parts", "z", "controller input: z", (*mild, "controller.features=z"), one),
             Row("parts", "zh", "controller input: z, h", (*mild, "controller.features=zh"), one),
@@ -249,8 +250,8 @@ def takecover() -> Study:
     )
 
 
-def _dreams() -> tuple[Variant, ...]:
-    """Kinds of M to dream with."""
+def _dream_variants() -> tuple[Variant, ...]:
+    """Variants of the MDN-RNN in which controllers are trained."""
     return (
         ("run", "as in the base run", ()),
         ("short", "one fifth of the epochs", ("rnn.epochs=2",)),
@@ -266,13 +267,13 @@ STUDIES = {"carracing": carracing, "takecover": takecover}
 
 
 def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
-    """What a finished run gave: scores, likelihood, steps, and the curve of its search."""
+    """The results of a finished run: scores, likelihood, steps, and the curve of its search."""
     run = data / study.run(row, seed)
     scores = read_json(run / "evaluate" / "scores.json")
     search = read_json(run / "controller" / "manifest.json")
     bases = (run, data / (row.base or study.base))
-    memories = (folder / "rnn" / "manifest.json" for folder in bases)
-    memory = next((path for path in memories if path.exists()), None)
+    manifests = (folder / "rnn" / "manifest.json" for folder in bases)
+    dynamics = next((path for path in manifests if path.exists()), None)
     returns = {
         name: [round(value, 2) for value in scores[who]["returns"]]
         for name, who in (("game", "agent"), ("dream", AGENT_IN_DREAM))
@@ -285,7 +286,7 @@ def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
         "seed": seed,
         "overrides": list(row.overrides),
         "returns": returns,
-        "nll": read_json(memory)["summary"]["validation_nll"]["mdn_rnn"] if memory else None,
+        "nll": read_json(dynamics)["summary"]["validation_nll"]["mdn_rnn"] if dynamics else None,
         "world": search["summary"]["world"],
         "selection": search["summary"]["selection_mean"],
         "steps": search["summary"]["steps"],
@@ -298,7 +299,7 @@ def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what is missing, and after each run write ``study-<name>.json`` of what is done."""
+    """Run the missing runs, and after each one write ``study-<name>.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("tables", nargs="*", help="tables or table/row to fill; all without")
@@ -329,7 +330,7 @@ def main() -> None:
 
 
 def keep(data: Path, name: str, study: Study, every: list[tuple[Row, int]]) -> None:
-    """Write what the finished runs gave."""
+    """Write the results of the finished runs."""
     finished = [
         result(data, study, row, seed)
         for row, seed in every

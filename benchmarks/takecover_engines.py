@@ -1,7 +1,7 @@
-"""Does EnvPool's Take Cover agree with ViZDoom's, and is it faster?
+"""EnvPool's Take Cover compared with ViZDoom's: agreement and speed.
 
-Episodes in which nothing is done, each game on one thread: how long they last, what they are worth,
-how their first frames are coloured, and how many steps a second are played. Writes
+Episodes without any action, each simulator on one thread: lengths, returns, mean colour of the
+first frames, and steps a second. Writes
 ``data/takecover_engines.json``; a minute.
 
     python benchmarks/takecover_engines.py --episodes 100
@@ -39,7 +39,7 @@ class Played(NamedTuple):
 
 
 def vizdoom(seeds: list[int]) -> Played:
-    """The game as the project plays it, whole pictures."""
+    """ViZDoom's environment as the project uses it, with whole pictures."""
     spec = EnvSpec(
         id=ID,
         engine="gymnasium",
@@ -71,24 +71,24 @@ def pool(seeds: list[int]) -> Played:
 
 
 def played(envs: Any, seeds: list[int] | None, actions: np.ndarray) -> Played:
-    """Play the environments' episodes to their ends."""
+    """Run the environments' episodes to their ends."""
     frames, _ = envs.reset() if seeds is None else envs.reset(seed=seeds)
     lengths, returns = np.zeros(len(actions), int), np.zeros(len(actions))
-    alive = np.ones(len(actions), bool)
+    running = np.ones(len(actions), bool)
     began, steps = time.perf_counter(), 0
-    while alive.any():
+    while running.any():
         _, rewards, terminated, truncated, _ = envs.step(actions)
-        lengths[alive] += 1
-        returns[alive] += rewards[alive]
-        steps += len(actions) if seeds is None else int(alive.sum())  # EnvPool begins anew
-        alive &= ~(terminated | truncated)
+        lengths[running] += 1
+        returns[running] += rewards[running]
+        steps += len(actions) if seeds is None else int(running.sum())  # EnvPool begins anew
+        running &= ~(terminated | truncated)
     rate = steps / (time.perf_counter() - began)
     frames = frames if frames.shape[-1] == 3 else frames.transpose(0, 2, 3, 1)
     return Played(lengths, returns, frames.mean(axis=(1, 2)), np.array([rate]))
 
 
 def main() -> None:
-    """Play both, compare, and write what came out."""
+    """Run both, compare, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=96)
     parser.add_argument("--data", type=Path, default=Path("data"))

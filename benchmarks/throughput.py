@@ -3,8 +3,8 @@
     make bench                     # every row: 20 minutes
     make bench rows="vae dream"    # some of them
 
-Each measurement is a process of its own. The plain loop and ours take turns, so that whatever else
-the machine does falls on both; a ratio is the median of the ratios of the turns.
+Each measurement is a process of its own. The plain loop and ours take turns, so that other load
+of the machine affects both; a ratio is the median of the ratios of the turns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Figure:
 
     Args:
         what: is measured.
-        ours: function of ``pipeline.py``; also what the line is asked for by.
+        ours: function of ``pipeline.py``; also the name of the line on the command line.
         plain: function of ``plain.py``.
         a_core: the plain loop uses one core where ours uses all: compare by the core.
     """
@@ -85,7 +85,7 @@ def measure(
 
 
 def measure_here(name: str, folder: Path, seconds: float) -> None:
-    """What the new process does: print the rate and the peak as JSON."""
+    """Run in the new process: print the rate and the peak as JSON."""
     module, function = name.split(".")
     meter = Meter()
     rate = getattr({"plain": plain, "pipeline": pipeline}[module], function)(folder, seconds)

@@ -1,4 +1,4 @@
-"""What it costs to check the files of a run: hashes and locks beside the time of its stages.
+"""What it costs to check the files of a run: time of hashes and locks, and of the run's stages.
 
     python benchmarks/verification.py data/quick
 

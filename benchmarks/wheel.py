@@ -1,13 +1,14 @@
-"""What M believes of a wheel held hard over, beside what the game gives for it: a minute.
+"""Rewards with the steering held at its limit, predicted by MDN-RNNs and simulated: a minute.
 
-A car that leaves the road earns nothing. An M of a driver who always corrects himself may not know
-it: then to hold the wheel is the best that can be done in its dreams.
+A car that leaves the road earns nothing. An MDN-RNN whose data has corrected driving only may
+predict otherwise; a controller trained in it then exploits this.
 
     python benchmarks/wheel.py data/dreamt-rounds-steady/round-1 data/dreamt-rounds/round-1
 
-The episodes are those of the first run, whose frames and whose Ms must be of one V. Each is driven
-as recorded for 90 steps, and then for 60 in the game and in the dream of each M: as recorded, or
-with the wheel hard over to either side and a third of the gas. Writes ``wheel.json``.
+The episodes are those of the first run; all MDN-RNNs must be trained on latents of the same VAE.
+The recorded actions of each episode are repeated for 90 steps. Then follow 60 steps in the
+simulator and in each MDN-RNN: with the recorded actions, or with full steering to either side and
+30 % gas. Writes ``wheel.json``.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from worldmodels.runs.tracking import say
 
 EPISODES, DRIVEN, HELD = 64, 90, 60
 LAST = 30
-"""Steps whose rewards count: the first are still on the road."""
+"""Steps whose rewards count; in earlier ones the car is still on the road."""
 WHEELS = {"as driven": None, "hard left": (-1.0, 0.3, 0.0), "hard right": (1.0, 0.3, 0.0)}
 
 
 def held(actions: Tensor, wheel: tuple[float, ...] | None) -> Tensor:
-    """`actions` (episodes, steps, 3), from step `DRIVEN` on with the wheel held."""
+    """`actions` (episodes, steps, 3), from step `DRIVEN` on with fixed steering."""
     if wheel is None:
         return actions
     over = torch.tensor(wheel).expand(len(actions), HELD, 3)
@@ -44,10 +45,11 @@ def held(actions: Tensor, wheel: tuple[float, ...] | None) -> Tensor:
 
 
 @torch.inference_mode()
-def dreamt(dynamics: DynamicsModel, latents: Tensor, actions: Tensor) -> float:
-    """Reward a step that M expects at last, dreaming at temperature 1 from step `DRIVEN` on.
+def predicted_reward(dynamics: DynamicsModel, latents: Tensor, actions: Tensor) -> float:
+    """Predicted mean reward of the `LAST` steps, sampled at temperature 1 from step `DRIVEN` on.
 
     Args:
+        dynamics: the MDN-RNN.
         latents: recorded means (episodes, DRIVEN + 1, Z).
         actions: (episodes, DRIVEN + HELD, 3).
     """
@@ -64,8 +66,8 @@ def dreamt(dynamics: DynamicsModel, latents: Tensor, actions: Tensor) -> float:
     return float(torch.stack(rewards[-LAST:]).mean())
 
 
-def played(seeds: np.ndarray, actions: Tensor) -> float:
-    """Reward a step that the game gives at last for the same actions."""
+def simulated_reward(seeds: np.ndarray, actions: Tensor) -> float:
+    """Mean reward of the `LAST` steps in the simulator, for the same actions."""
     spec = EnvSpec(engine="native")
     prepare(spec)
     with closing(make_vector_env(spec, len(seeds))) as envs:
@@ -75,7 +77,7 @@ def played(seeds: np.ndarray, actions: Tensor) -> float:
 
 
 def main() -> None:
-    """Compare the Ms of some runs with the game."""
+    """Compare the MDN-RNNs of some runs with the simulator."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--data", type=Path, default=Path("data"))
@@ -87,11 +89,11 @@ def main() -> None:
     actions = torch.from_numpy(np.stack([episode.actions for episode in episodes]))
     seeds = recorded.seeds[chosen]
     ways = {name: held(actions, wheel) for name, wheel in WHEELS.items()}
-    game = {name: played(seeds, way) for name, way in ways.items()}
-    rows: list[dict[str, Any]] = [{"what": "the game", "rewards": game}]
+    simulated = {name: simulated_reward(seeds, way) for name, way in ways.items()}
+    rows: list[dict[str, Any]] = [{"what": "the game", "rewards": simulated}]
     for run in options.runs:
-        memory = load_dynamics(run / "rnn" / "rnn.safetensors")
-        rewards = {name: dreamt(memory, latents, way) for name, way in ways.items()}
+        dynamics = load_dynamics(run / "rnn" / "rnn.safetensors")
+        rewards = {name: predicted_reward(dynamics, latents, way) for name, way in ways.items()}
         rows.append({"what": "/".join(run.parts[-2:]), "rewards": rewards})
     for row in rows:
         say(f"{row['what']}: " + ", ".join(f"{k} {v:.2f}" for k, v in row["rewards"].items()))

@@ -6,7 +6,7 @@
 #   DISPLAY= docker/run.sh stage=...                     without this machine's display
 #   CUDA_VISIBLE_DEVICES=1 docker/run.sh stage=...       on one GPU of several; empty: on the CPU
 #
-# WANDB_* variables travel along. The exit code is the program's: 75 means stopped by SIGTERM or
+# WANDB_* variables are passed on. The exit code is the program's: 75 means stopped by SIGTERM or
 # Ctrl-C with all progress saved, and the same command continues.
 set -euo pipefail
 
@@ -32,7 +32,7 @@ if [[ ${1:-} == --build ]]; then
         --build-arg "COMMIT=$commit" --label "org.opencontainers.image.revision=$commit" "$root"
     [[ $# -gt 0 ]] || exit 0
 fi
-# Without this check docker would look for a stranger's image of this name on Docker Hub.
+# Without this check docker would pull another project's image of this name from Docker Hub.
 docker image inspect "$IMAGE" >/dev/null 2>&1 || {
     say "there is no image '$IMAGE' yet: build it with docker/run.sh --build"
     exit 1
@@ -69,7 +69,7 @@ for argument; do
     esac
 done
 if [[ -n $display ]]; then
-    # The cookie is looked up under the host's name, so the container bears it too.
+    # The cookie is looked up by host name, so the container gets the host's.
     options+=(--env DISPLAY --hostname "$(uname -n)")
     case $display in
         :* | unix:*) options+=(--volume /tmp/.X11-unix:/tmp/.X11-unix:ro) ;;

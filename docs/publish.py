@@ -19,22 +19,22 @@ PICTURES = {"episodes": "rollouts/contact_sheet.png", "vision": "vae/reconstruct
 
 
 class Published(NamedTuple):
-    """What a card says of the agent of a run, beside its figures.
+    """The text of the card of an agent, besides its figures.
 
     Args:
         folder: in ``pretrained/``.
-        game: its name.
-        env: the words that name it to the program; empty for the default.
-        judged: where it was played.
-        sees: what it sees.
+        title: name of the environment.
+        env: the override that chooses the environment; empty for the default.
+        evaluated_in: the environment of its scores.
+        observations: how its frames are made.
         page: of its results.
     """
 
     folder: str
-    game: str
+    title: str
     env: str
-    judged: str
-    sees: str
+    evaluated_in: str
+    observations: str
     page: str
 
 
@@ -65,20 +65,20 @@ PUBLISHED = {
 FOLDED = """
   The first two layers of the VAE's decoder, linear ones, are stored as their product: it has fewer
   parameters than in training."""
-CARD = """# An agent for {game}
+CARD = """# An agent for {title}
 
-A VAE ({vision}), an MDN-RNN ({memory}) and a linear controller ({controller}), trained by
+A VAE ({encoder}), an MDN-RNN ({dynamics}) and a linear controller ({controller}), trained by
 
     python -m worldmodels stage=all preset=laptop{env}
 
 {scores}
-Evaluated in {judged}. To evaluate it again, on these or other seeds:
+Evaluated in {evaluated_in}. To evaluate it again, on these or other seeds:
 
     python -m worldmodels stage=evaluate run=check{env} model=pretrained/{folder} \\
         evaluate.first_seed=0
 
 - {size} MB of safetensors, no pickle; what was used in bfloat16 in training is in bfloat16.{folded}
-- Observations: {sees}.
+- Observations: {observations}.
 - Training, selection and evaluation of the controller use disjoint seeds (`worldmodels/seeds.py`).
 - {hours} hours for all stages, evaluation included; the search for the controller took
   {generations} generations, {steps} M steps.
@@ -92,8 +92,8 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
 
     Args:
         folder: of a run that `PUBLISHED` names.
-        run: what `render.take_run` kept of it.
-        pictures: where its pictures go.
+        run: the record that `render.take_run` wrote.
+        pictures: folder for its pictures.
     """
     published, source = PUBLISHED[folder.name], folder / "controller" / "agent"
     target = PRETRAINED / published.folder
@@ -106,9 +106,9 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
     hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600
     card = CARD.format(
         **published._asdict(),
-        vision=f"{_millions(agent.encoder)} M parameters",
+        encoder=f"{_millions(agent.encoder)} M parameters",
         folded=FOLDED if agent.encoder.sizes.get("folded") else "",
-        memory=f"{_millions(agent.dynamics)} M",
+        dynamics=f"{_millions(agent.dynamics)} M",
         controller=f"{agent.parameters.size:,}",
         size=f"{sum(path.stat().st_size for path in source.iterdir()) / 1e6:.1f}",
         scores=tables.scores(run),

@@ -62,7 +62,7 @@ def take_run(folder: Path) -> None:
 
 
 def take_study(path: Path) -> None:
-    """Keep the runs of a study, and those kept before that it has not made anew."""
+    """Store the runs of a study; runs stored before stay unless the study has them again."""
     kept = RESULTS / path.name
     runs = read_json(kept)["runs"] if kept.exists() else []
     new = read_json(path)

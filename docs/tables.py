@@ -104,8 +104,8 @@ def _score(name: str, record: dict[str, Any]) -> Score:
 def scores(run: dict[str, Any]) -> str:
     """A run's policies, and the paper's."""
     env = run["stages"]["evaluate"]["config"]["env.id"]
-    judged = [_score(name, record) for name, record in run["scores"].items()]
-    return _table(SCORE_HEADER, score_rows(judged, PAPER_SCORES.get(env, [])))
+    policies = [_score(name, record) for name, record in run["scores"].items()]
+    return _table(SCORE_HEADER, score_rows(policies, PAPER_SCORES.get(env, [])))
 
 
 def headline(
@@ -143,18 +143,18 @@ def headline(
 
 def rounds(record: dict[str, Any]) -> str:
     """The agents of the rounds of ``stage=iterate``."""
-    judged = [_score(name, one) for name, one in record["scores"].items()]
-    return _table(SCORE_HEADER, score_rows(judged, []))
+    policies = [_score(name, one) for name, one in record["scores"].items()]
+    return _table(SCORE_HEADER, score_rows(policies, []))
 
 
 def data_sources(runs: dict[str, dict[str, Any]]) -> str:
     """Agents of several sets of episodes: scores in the real environment and in the dream."""
     rows = []
     for what, run in runs.items():
-        in_game = _score(what, run["scores"]["agent"])
+        in_real = _score(what, run["scores"]["agent"])
         in_dream = _score(what, run["scores"][AGENT_IN_DREAM])
-        row = [what, f"**{in_game.mean:.1f}** ± {in_game.std:.1f}"]
-        row.append(f"{in_game.interval[0]:.1f} to {in_game.interval[1]:.1f}")
+        row = [what, f"**{in_real.mean:.1f}** ± {in_real.std:.1f}"]
+        row.append(f"{in_real.interval[0]:.1f} to {in_real.interval[1]:.1f}")
         row.append(f"{in_dream.mean:.0f} ± {in_dream.std:.0f}")
         rows.append([*row, str(run["stages"]["evaluate"]["commit"])[:7]])
     header = ("data of the VAE and MDN-RNN", "score", "95 % interval", "in the dream", "commit")
@@ -228,7 +228,7 @@ def sharing(record: dict[str, Any]) -> str:
 
 
 def parity(record: dict[str, Any]) -> str:
-    """``benchmarks/carracing_parity.py``: how far the two games agree."""
+    """``benchmarks/carracing_parity.py``: how far the two simulators agree."""
     tracks, dynamics, seen = record["tracks"], record["dynamics"], record["pictures"]
     rows = [
         (
@@ -275,7 +275,7 @@ def wheel(record: dict[str, Any]) -> str:
 
 
 def engines(record: dict[str, Any]) -> str:
-    """``benchmarks/takecover_engines.py``: ViZDoom's game and EnvPool's."""
+    """``benchmarks/takecover_engines.py``: ViZDoom's Take Cover and EnvPool's."""
     rows = []
     for name, what in (("vizdoom", "ViZDoom"), ("envpool", "EnvPool")):
         played = record[name]

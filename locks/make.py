@@ -7,8 +7,8 @@
     locks/build.txt    what building from source needs
 
 The files in ``locks/`` hold the SHA-256 of every file of a release as well, for all systems and
-Python versions, as pip's ``--require-hashes`` wants them. Versions stay as they are unless
-pyproject.toml asks for others; ``--upgrade`` takes the newest.
+Python versions, as pip's ``--require-hashes`` needs them. Versions stay as they are unless
+pyproject.toml requires others; ``--upgrade`` takes the newest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
         wanted, versions = Path(name, "building.in"), Path(name, "versions.txt")
         wanted.write_text("\n".join(building))
         if not upgrade:
-            versions.write_text(CONSTRAINTS.read_text())  # uv keeps what its output file says
+            versions.write_text(CONSTRAINTS.read_text())  # uv keeps the versions of its output file
         everything = resolve(versions, "pyproject.toml", "--all-extras", str(wanted))
         agreed = ("--constraint", str(versions))
         base = resolve(Path(name, "base.txt"), "pyproject.toml", *agreed)

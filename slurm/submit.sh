@@ -19,7 +19,7 @@ run=$1
 shift
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
-# A mistyped key is refused here, not after hours in the queue.
+# A mistyped key is an error here, not after hours in the queue.
 composed=$(python -m worldmodels "run=$run" "$@" --cfg job)
 grep -qxF "$EMPTY_BOOTSTRAP" <<<"$composed" || stages=(bootstrap "${stages[@]}")
 

@@ -150,7 +150,7 @@ def test_actions_are_the_environments_own() -> None:
         (pictures(96, 96, 3).astype(np.float32), "frames: are float32"),
         (pictures(96, 96), "not uint8"),
         (pictures(0, 96, 96, 3), "has no pixels"),
-        (pictures(80, 96, 3), "have 80 rows, and the agent sees the upper 84"),
+        (pictures(80, 96, 3), "have 80 rows, and the agent takes the upper 84"),
         (pictures(3, 96, 96, 3), "3 after 2 in the step before; call reset"),
     ],
 )

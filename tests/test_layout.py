@@ -1,4 +1,4 @@
-"""The layout of the code: directions of imports, sizes of files, functions and signatures."""
+"""The layout of the code: directions of imports, sizes, arguments in docstrings."""
 
 import ast
 import json
@@ -17,6 +17,7 @@ FOR_A_GPU = {"cuda"}
 """Modules of the simulator that are imported only where a GPU is asked for."""
 FOLDERS = ("worldmodels", "benchmarks", "docs", "examples", "locks", "tests", "tools")
 FILE_LINES, FUNCTION_LINES, POSITIONAL_ARGUMENTS = 400, 60, 9
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def layers() -> list[list[str]]:
@@ -105,7 +106,7 @@ def test_files_functions_and_signatures_are_short() -> None:
         if (count := len(text.splitlines())) > FILE_LINES:
             long.append(f"{name}: {count} lines")
         for node in ast.walk(ast.parse(text)):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if not isinstance(node, FUNCTIONS):
                 continue
             assert node.end_lineno is not None
             if (count := node.end_lineno - node.lineno + 1) > FUNCTION_LINES:
@@ -115,3 +116,50 @@ def test_files_functions_and_signatures_are_short() -> None:
             if count > POSITIONAL_ARGUMENTS:
                 long.append(f"{name}: {node.name} has {count} positional arguments")
     assert not long
+
+
+def documented(docstring: str) -> list[str]:
+    """The names below ``Args:`` of a docstring in Google style."""
+    block = re.search(r"^Args:\n((?: {4}.*\n?|\n)*)", docstring, re.MULTILINE)
+    entries = re.findall(r"^ {4}(\w[\w, ]*):", block[1], re.MULTILINE) if block else []
+    return [name.strip() for entry in entries for name in entry.split(",")]
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """The names of a function's parameters, without ``self`` and ``cls``."""
+    arguments = node.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    named += [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+    return {argument.arg for argument in named} - {"self", "cls"}
+
+
+def attributes(node: ast.ClassDef) -> set[str]:
+    """The fields and properties of a class, and the parameters of its constructor."""
+    found: set[str] = set()
+    for part in node.body:
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+            found.add(part.target.id)
+        elif isinstance(part, FUNCTIONS):
+            found |= parameters(part) if part.name == "__init__" else {part.name}
+    return found
+
+
+def test_docstrings_describe_the_arguments_that_there_are() -> None:
+    """Of a function that describes arguments, all of them; of a class, none that it lacks."""
+    wrong, described = [], 0
+    for path in (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            required: set[str] = set()
+            if isinstance(node, ast.ClassDef):
+                known = attributes(node)
+            elif isinstance(node, FUNCTIONS):
+                known = required = parameters(node)
+            else:
+                continue
+            names = set(documented(ast.get_docstring(node) or ""))
+            if names and (names - known or required - names):
+                different = ", ".join(sorted((names - known) | (required - names)))
+                wrong.append(f"{path.relative_to(ROOT)}: {node.name}: {different}")
+            described += len(names)
+    assert not wrong
+    assert described > 100, "the pattern finds no arguments"

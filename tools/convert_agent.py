@@ -5,7 +5,7 @@
 
 It takes agents of format 1, and of format 2 without observations and actions. The tensors are
 copied as they are. The new folder names the class of each model, and its sizes, in the file of the
-model; what the controller sees, and the environment's observations and actions, in ``agent.json``.
+model; the controller's features, and the environment's observations and actions, in ``agent.json``.
 The environment is made once, to read its actions; it is configured as its group of ``conf/env/``,
 or as ``--env`` says.
 """

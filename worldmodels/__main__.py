@@ -1,4 +1,4 @@
-"""The process: standard streams and signals come before all imports that take time."""
+"""Entry point of the process: sets up standard streams and signals before the slow imports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from worldmodels.system import interrupts, streams
 
 
 def main() -> int:
-    """The process: its exit codes are in `worldmodels.errors`."""
+    """Run the command line; returns an exit code of `worldmodels.errors`."""
     streams.open_closed()
     interrupts.install()
     code = 1
@@ -18,7 +18,7 @@ def main() -> int:
 
         code = command()
     except KeyboardInterrupt:
-        streams.tell("interrupted: the same command continues from the last checkpoint")
+        streams.print_error("interrupted: the same command continues from the last checkpoint")
         code = EXIT_STOPPED
     finally:
         written = streams.flush_output()

@@ -32,7 +32,7 @@ from worldmodels.worlds.dream_env import DreamVectorEnv
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec
 
 _WORKER_TIMEOUT = 120.0
-"""Seconds of silence after which a worker is replaced, as by default for a stage."""
+"""Seconds without progress after which a worker is replaced; the default of ``workers.timeout``."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def evaluate(
         first_seed: of the first episode; the others follow. All are below 2**28: the seeds beyond
             are those of training.
         engine: "gymnasium", "native", "envpool" or "auto", as ``evaluate.engine`` takes it.
-        processes: worker processes; 0 plays in this process. A script that asks for more needs
+        processes: worker processes; 0 plays in this process. A script that uses more needs
             ``if __name__ == "__main__":``, as with `multiprocessing`. The result is the same.
         settings: keys ``env.*`` in place of the configured ones, as ``max_steps=100``.
 
@@ -188,7 +188,7 @@ def make_env(
     processes: int = 1,
     **settings: Any,
 ) -> VectorEnv[Any, Any, Any]:
-    """A real environment as the pipeline sees it: small square frames, vectors as actions.
+    """A real environment as the pipeline uses it: small square frames, vectors as actions.
 
     `reset(seed=s)` begins episode ``s + i`` in environment i. Frames are uint8
     (N, size, size, 3), actions float32 (N, A). An environment that has ended keeps its last frame

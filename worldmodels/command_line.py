@@ -1,4 +1,4 @@
-"""The command: compose the configuration, run the stage, say in one line what went wrong."""
+"""The command line: compose the configuration, run the stage, print an error on one line."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ MODULES = {Stage.all: "chain"}
 
 def run_stage(config: schema.Config) -> None:
     """Run one stage of one run."""
-    interrupts.check()  # it may have been asked to stop while it was imported
+    interrupts.check()  # a signal may have arrived during the imports
     if config.stage is Stage.doctor:
-        # Without what the other stages load: it is to report what of that is missing.
+        # Without the imports of the other stages, because it reports which of them are missing.
         from worldmodels.stages import doctor
 
         doctor.run(config)
@@ -173,7 +173,7 @@ def _search(config_dir: Path | None) -> list[str]:
 
 
 def _hand_to_hydra(words: list[str], overrides: list[str], config_dir: Path | None) -> None:
-    # Hydra's parser wants the overrides side by side, behind the options.
+    # Hydra's parser needs the overrides side by side, after the options.
     last = {word for word in overrides if word.startswith("~") or "=" in word}
     sys.argv[1:] = sorted(words, key=last.__contains__)
     main = hydra.main(version_base="1.3", config_path=str(shipped.CONF), config_name="config")(_run)
@@ -225,10 +225,10 @@ def _is_section(key: str) -> bool:
 
 def _key_error(error: OmegaConfBaseException) -> str:
     """What is wrong with the key that `error` names."""
-    key, said = str(error.full_key), str(error).splitlines()[0]
+    key, message = str(error.full_key), str(error).splitlines()[0]
     if isinstance(error, ConfigAttributeError | ConfigKeyError):
         return schema.unknown(key)
-    old = re.match(r"Invalid value '(.+)', expected", said)
+    old = re.match(r"Invalid value '(.+)', expected", message)
     present = renamed_value(key, old[1]) if old else None
     if old and present:
         return f"{key}={old[1]}: renamed; use {key}={present}"
@@ -237,7 +237,7 @@ def _key_error(error: OmegaConfBaseException) -> str:
             f"{key}: takes no value of its own; give one of its keys ({key}.<key>=<value>), or the"
             f" name of a file {key}/<name>.yaml in --config-dir"
         )
-    return f"{key}: {said}"
+    return f"{key}: {message}"
 
 
 def _renamed_word(words: list[str]) -> ConfigError | None:
@@ -267,15 +267,17 @@ def _group_error(words: list[str]) -> ConfigError | None:
 
 
 def explain(error: Exception) -> int:
-    """Say on one line what ended the process; its exit code."""
+    """Print the error that ended the process, on one line; returns its exit code."""
     if isinstance(error, Stopped):
-        streams.tell(f"stopped by {error}: progress is saved, the same command goes on")
+        streams.print_error(f"stopped by {error}: progress is saved, the same command continues")
         return EXIT_STOPPED
     if isinstance(error, BrokenPipeError) and error.filename is None:
-        error.filename = streams.OUTPUT  # of pipes of its own the program catches it
+        error.filename = (
+            streams.OUTPUT
+        )  # errors of the program's own pipes are caught where they occur
     if isinstance(error, OSError) and error.filename == streams.OUTPUT:
-        streams.close_output()  # or it is told of once more
-    streams.tell(f"error: {_line(error)}")
+        streams.close_output()  # otherwise the interpreter reports it again at its exit
+    streams.print_error(f"error: {_line(error)}")
     return EXIT_ERROR
 
 
@@ -294,7 +296,7 @@ def _line(error: Exception) -> str:
 
 
 def command() -> int:
-    """What the words of the command line ask for; the exit code."""
+    """Run what the words of the command line request; returns the exit code."""
     if not sys.argv[1:]:
         print(usage.SHORT, end="")
         return 0
@@ -308,7 +310,7 @@ def command() -> int:
         sys.path.append(here)
     # Hydra would print errors in several lines and exit; raised to here they become one.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    # Where it cannot write to the home folder it takes a temporary one, and says so in two lines.
+    # It warns in two lines where it cannot write to the home folder and uses a temporary one.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     schema.register()
     extensions.register()

@@ -1,4 +1,4 @@
-"""What can go wrong in a way the user can remedy, and the exit code each kind ends with."""
+"""Errors that a user can remedy, and exit codes."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ _REMEDIES = {
 def system_error(error: OSError, where: object) -> str:
     """The line of an error of the operating system: ``<where>: <what is wrong>; <what to do>``."""
     code = error.errno or 0
-    remedy = _REMEDIES.get(code, "run the same command again when that is mended")
+    remedy = _REMEDIES.get(code, "run the same command again when that is fixed")
     # Not the error's own words where it has a number: those of HDF5 are several lines.
     return f"{where}: {os.strerror(code) if code else error}; {remedy}"

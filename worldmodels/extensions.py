@@ -115,7 +115,7 @@ def _folder(entry: EntryPoint) -> Path:
 
 
 class _ConfigFolders(SearchPathPlugin):
-    """Hydra looks for groups in these folders, after ``conf/``."""
+    """Adds these folders to Hydra's search path, after ``conf/``."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in config_folders():

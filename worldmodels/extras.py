@@ -47,11 +47,11 @@ def check(config: Config) -> None:
 
 
 def _missing(key: str, module: str) -> ConfigError:
-    """The error of a module that is not installed, which `key` asks for."""
-    return ConfigError(f"{key}: the Python module {module} is not installed; {_mend(module)}")
+    """The error of a module that is not installed, which `key` needs."""
+    return ConfigError(f"{key}: the Python module {module} is not installed; {_remedy(module)}")
 
 
-def _mend(module: str) -> str:
+def _remedy(module: str) -> str:
     if module in EXTRAS:
         return install(EXTRAS[module])
     if module in PACKAGES:
@@ -75,7 +75,7 @@ def _check_ffmpeg() -> None:
 
 
 def _needed(config: Config) -> Iterator[tuple[str, str]]:
-    """The key that asks for a module beyond the hard dependencies, and the module."""
+    """The key that needs a module beyond the hard dependencies, and the module."""
     env, stage = config.env, config.stage
     if stage not in WITHOUT_ENV:
         module = env.id.partition(":")[0].partition(".")[0]

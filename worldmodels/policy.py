@@ -80,7 +80,7 @@ class AgentPolicy:
         mask = np.asarray(mask)
         if mask.dtype != np.bool_ or mask.shape != (self._rows,):
             raise WorldModelsError(
-                f"mask: is {mask.dtype} {mask.shape}, not bool ({self._rows},); give one truth for"
+                f"mask: is {mask.dtype} {mask.shape}, not bool ({self._rows},); give one bool for"
                 " each row of the last batch"
             )
         if not mask.any():
@@ -162,7 +162,7 @@ class AgentPolicy:
         rows, columns = array.shape[-3:-1]
         if crop_rows is not None and rows < crop_rows and (rows, columns) != (size, size):
             raise WorldModelsError(
-                f"frames: have {rows} rows, and the agent sees the upper {crop_rows}; give the"
+                f"frames: have {rows} rows, and the agent takes the upper {crop_rows}; give the"
                 f" frames of {self.config.env_id} as they are"
             )
         batch = np.array(array[None] if array.ndim == 3 else array, order="C")

@@ -1,6 +1,6 @@
-"""Where episode seeds come from, in ranges that cannot meet.
+"""Episode seeds, drawn from disjoint ranges.
 
-An agent is reported on seeds it was neither trained nor selected on. Each purpose has its own
+An agent is evaluated on seeds that neither training nor selection used. Each purpose has its own
 range of the 31-bit seeds that simulators take, so this holds by construction:
 
     evaluation  [0, 2**28)         chosen by the user: first_seed, first_seed + 1, ...
@@ -32,7 +32,10 @@ def draw(purpose: Purpose, seed: int, *path: int, count: int) -> list[int]:
     """Draw `count` distinct episode seeds, a function of the run's seed and `path` alone.
 
     Args:
+        purpose: what the episodes are for.
+        seed: of the run.
         path: what the seeds are for within the purpose: a generation, a round.
+        count: number of seeds.
     """
     sequence = np.random.SeedSequence([seed, purpose.value, *path])
     offsets: dict[int, None] = {}

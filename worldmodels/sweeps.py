@@ -128,7 +128,7 @@ def submitted(name: str, jobs: int) -> Iterator[None]:
     try:
         yield
     except _GivenUp as signalled:
-        streams.tell(f"the jobs remain in the queue: scancel --name={name} ends them")
+        streams.print_error(f"the jobs remain in the queue: scancel --name={name} ends them")
         raise Stopped(str(signalled)) from None
     finally:
         for number, handler in before.items():
@@ -169,9 +169,11 @@ def stop_job() -> None:
     if interrupts.received() == _WARNING:
         done = subprocess.run(["scontrol", "requeue", job], check=False)
         if done.returncode == 0:
-            streams.tell(f"job {job} requeued")
+            streams.print_error(f"job {job} requeued")
         else:
-            streams.tell(f"Slurm refused to requeue job {job}: submit the sweep again to continue")
+            streams.print_error(
+                f"Slurm refused to requeue job {job}: submit the sweep again to continue"
+            )
     sys.exit(EXIT_STOPPED)
 
 

@@ -28,7 +28,7 @@ from harness import (
 
 
 def agents(bench: Bench, folder: Path) -> Iterator[Case]:
-    """Agents that others have made, in little memory."""
+    """Agents of other origin, in little memory."""
     for harm in (
         *(_huge_sizes, _huge_header, _wrong_tensors, _agent_pipe, _agent_endless, _deep_json),
         *(_escapes, _number_for_object, _nan_parameters, _huge_hidden, _unknown_key, _empty_agent),
@@ -43,7 +43,7 @@ def _hostile_agent(bench: Bench, harm: Callable[[Path], None], folder: Path) -> 
     data = folder / "data"
     harm(agent)
     words = smoke_command("stage=evaluate", f"model={agent}")
-    done = run(data, *words, around=Surroundings(memory=REFUSAL_BYTES), patience=45)
+    done = run(data, *words, around=Surroundings(memory=REFUSAL_BYTES), timeout=45)
     if done.seconds > REFUSAL_SECONDS and done.code != HUNG:
         return f"took {done.seconds:.0f} s"
     if harm is _escapes and done.code == 0:  # a name that only a message would show

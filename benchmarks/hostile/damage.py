@@ -79,7 +79,7 @@ def _flipped(bench: Bench, name: str, place: float, cut: bool, folder: Path) -> 
     data = _copied(bench, folder, reader)
     path = data / "smoke" / name
     damage(path, place, cut)
-    done = run(data, *smoke_command(*reader), patience=120)
+    done = run(data, *smoke_command(*reader), timeout=120)
     if done.code != 0:
         return fault(done, data, str(path.name), str(path.parent))
     made = _made_by(reader)
@@ -124,7 +124,7 @@ def _log_flipped(bench: Bench, name: str, place: float, folder: Path) -> str | N
     manifest.write_text(json.dumps(unfinished))
     path = manifest.with_name(name)
     damage(path, place, cut=False)
-    done = run(data, *smoke_command(*reader), patience=120)
+    done = run(data, *smoke_command(*reader), timeout=120)
     if done.code != 0:
         return fault(done, data, name)
     wanted, found = _reference(bench, reader), _fingerprint(data, "controller")

@@ -1,4 +1,4 @@
-"""Disks that are full or closed, few descriptors, an output that nobody reads."""
+"""Disks that are full or closed, few descriptors, an output without a reader."""
 
 from __future__ import annotations
 

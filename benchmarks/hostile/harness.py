@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-PATIENCE_SECONDS = 300.0
+TIMEOUT_SECONDS = 300.0
 """After so long a command is taken to hang."""
 
 _CAPABILITY_VERSION = 0x20080522
@@ -49,7 +49,7 @@ _WARM.set_forkserver_preload(
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a process has to live with.
+    """Limits that a process runs under.
 
     Args:
         memory: bytes of its address space beyond what it begins with; None: no limit.
@@ -136,9 +136,9 @@ class Program:
         except psutil.NoSuchProcess:
             return []
 
-    def end(self, patience: float = PATIENCE_SECONDS) -> Done:
+    def end(self, timeout: float = TIMEOUT_SECONDS) -> Done:
         """Wait for its end; a command that hangs is killed, and its code is `HUNG` then."""
-        self._process.join(patience)
+        self._process.join(timeout)
         seconds = time.monotonic() - self._began
         hung = self._process.is_alive()
         if hung:
@@ -191,10 +191,10 @@ def run(
     data: Path,
     *words: str,
     around: Surroundings | None = None,
-    patience: float = PATIENCE_SECONDS,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> Done:
-    """Run a command to its end, or kill it after `patience` seconds."""
-    return start(data, *words, around=around).end(patience)
+    """Run a command to its end, or kill it after `timeout` seconds."""
+    return start(data, *words, around=around).end(timeout)
 
 
 def _program(words: list[str], folder: str, files: list[Path], around: Surroundings) -> None:

@@ -183,7 +183,7 @@ def _line(process: psutil.Process) -> list[str]:
 
 
 def two(bench: Bench, folder: Path) -> Iterator[Case]:
-    """Two commands on one stage at the same time: one works, the other says who does."""
+    """Two commands on one stage at the same time: one works, the other names it."""
     references = References(bench, folder)
     for stage in (*STAGES, "report"):
         yield Case("two", stage, functools.partial(_two, bench, references, stage))
@@ -199,7 +199,7 @@ def _two(bench: Bench, references: References, stage: str, folder: Path) -> str 
             continue
         if str(process.pid) not in done.errors:
             return f"refused without naming process {process.pid}: {done.errors.strip()[:300]}"
-    # Both are right only if the second began when the first was done: it says so then.
+    # Both are right only if the second began when the first was done: it prints that then.
     after = any("done before" in done.output + done.errors for done in ended)
     if all(done.code == 0 for done in ended) and stage != "report" and not after:
         return "both worked at the same time"

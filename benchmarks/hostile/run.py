@@ -1,4 +1,4 @@
-"""Damage, force and malice against the program, by the hundred: what was tried, what held.
+"""Kills, damaged files and hostile files, by the hundred: cases tried, and cases passed.
 
     make hostile                             # every topic, 15 minutes on slow cores
     make hostile topics="kills flips"        # some

@@ -26,7 +26,7 @@ from harness import (
 
 
 def foreign(bench: Bench, folder: Path) -> Iterator[Case]:
-    """Shards that others have made."""
+    """Shards of other origin."""
     for harm in (
         *(_external_storage, _external_link, _soft_link, _virtual, _bomb, _bomb_of_lengths),
         *(_wrong_type, _wrong_shape, _not_finite, _nothing, _pipe, _endless, _stray, _missing),
@@ -41,7 +41,7 @@ def _foreign(bench: Bench, harm: Callable[[Path], None], folder: Path) -> str | 
     shard = data / "smoke/rollouts/shard-00001.h5"
     harm(shard)
     done = run(
-        data, *smoke_command("stage=vae"), around=Surroundings(memory=REFUSAL_BYTES), patience=45
+        data, *smoke_command("stage=vae"), around=Surroundings(memory=REFUSAL_BYTES), timeout=45
     )
     if done.seconds > REFUSAL_SECONDS and done.code != HUNG:
         return f"took {done.seconds:.0f} s"

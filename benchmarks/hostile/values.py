@@ -66,7 +66,7 @@ def _refused(key: str, value: str, folder: Path) -> str | None:
     if key == "run":
         words.remove("run=smoke")
     if key == "data":
-        return None  # the harness gives it; tests/test_limits.py looks at it
+        return None  # the harness gives it; tests/test_limits.py tests it
     done = run(data, *words)
     made = sorted(path.name for path in folder.rglob("*") if not path.name.startswith("."))
     if made:
@@ -118,7 +118,7 @@ def _injected(
     for as_key in (False, True):
         tree = record(bench.smoke / "smoke" / name)
         if isinstance(tree, dict):
-            tree.pop("crc32", None)  # a stranger would have written a right one
+            tree.pop("crc32", None)  # an attacker would write a valid one
         _put(tree, place, text, as_key)
         path.write_text(json.dumps(tree))
         wrong = _reported(data, "smoke", text)

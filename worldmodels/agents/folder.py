@@ -1,12 +1,12 @@
-"""A trained agent on disk: encoder, dynamics model and controller, and what joins them.
+"""A trained agent on disk: encoder, dynamics model, controller, and their configuration.
 
 The folder is self-contained: ``agent.json``, ``vae.safetensors``, ``rnn.safetensors``,
 ``controller.safetensors``, and, if the search ran in principal components of the features,
 ``pca_subspace.safetensors``. Every controller stage leaves one; ``evaluate`` takes any, and so does
 the search for another controller on its models.
 
-An agent may come from anybody. Nothing in it is trusted: sizes are checked before a network of them
-is made, shapes and types before numbers are read, numbers for being finite. ``agent.json`` has the
+An agent may come from an untrusted source: sizes are checked before a network of them is made,
+shapes and types before numbers are read, and numbers have to be finite. ``agent.json`` has the
 SHA-256 of the other files.
 """
 
@@ -64,10 +64,10 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """What joins the parts of an agent.
+    """The configuration of an agent.
 
     Args:
-        features: what the controller sees.
+        features: input of the controller.
         controller: its layers and squashings.
         env_id: the environment it was trained for.
         observation: how that environment's pictures become the encoder's frames.
@@ -83,16 +83,32 @@ class AgentConfig:
 
 @dataclass(frozen=True)
 class Agent:
-    """Encoder, dynamics model and controller, and what joins them."""
+    """Encoder, dynamics model and controller.
+
+    Args:
+        encoder: frames to latents.
+        dynamics: latents and actions to the next latent.
+        parameters: of the controller, (size,) float32; see `Controllers` for their order.
+        config: features, layers of the controller, environment.
+    """
 
     encoder: Encoder
     dynamics: DynamicsModel
-    parameters: np.ndarray  # (size,) float32
+    parameters: np.ndarray
     config: AgentConfig
 
 
 def write_agent(folder: Path, agent: Agent, first: FirstLatents) -> None:
-    """Write a self-contained agent, and where episodes in its dynamics model begin."""
+    """Write a self-contained agent.
+
+    Args:
+        folder: of the agent; made if it is missing.
+        agent: its parts.
+        first: latents at which episodes in its dynamics model begin.
+
+    Raises:
+        ArtifactError: the disk is full or not writable.
+    """
     save_encoder(folder / "vae.safetensors", agent.encoder)
     save_dynamics(folder / "rnn.safetensors", agent.dynamics, first)
     tensor = torch.from_numpy(np.asarray(agent.parameters, np.float32))
@@ -105,7 +121,7 @@ def save_config(folder: Path, config: AgentConfig, converted_from: str | None = 
 
     Args:
         folder: of the agent.
-        config: what joins its parts.
+        config: the agent's.
         converted_from: the fingerprint of the agent of an older format with the same tensors.
     """
     record = {"format": FORMAT, **asdict(config)}
@@ -115,7 +131,7 @@ def save_config(folder: Path, config: AgentConfig, converted_from: str | None = 
 
 
 def fingerprint(folder: Path) -> str:
-    """A fingerprint of all the files of an agent, which are verified; says so where they cannot be.
+    """A fingerprint of all the files of an agent, which are verified; logs where they cannot be.
 
     Raises:
         ArtifactError: there is no agent, or a file is not the one that ``agent.json`` names.
@@ -123,7 +139,7 @@ def fingerprint(folder: Path) -> str:
     record, digests = _record(folder), _digests(folder)
     if "files" in record:
         _verify(folder, record, digests)
-        # Of what is said of the agent; the files are in the fingerprint themselves.
+        # Without the hashes of the files, which are in the fingerprint already.
         described = {key: value for key, value in record.items() if key != "files"}
         content = (json.dumps(described, indent=2) + "\n").encode()
     else:
@@ -170,7 +186,7 @@ def _verify(folder: Path, record: dict[str, Any], digests: dict[str, str]) -> No
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    """What ``agent.json`` says."""
+    """The content of ``agent.json``."""
     if not os.path.lexists(folder / RECORD):
         raise ArtifactError(f"{folder} holds no trained agent: {RECORD} is missing")
     record = untrusted.read_json(folder / RECORD, untrusted.MEGABYTE)
@@ -180,7 +196,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def _config(path: Path, record: dict[str, Any]) -> AgentConfig:
-    """What joins the parts, each field of its own type and within its limits."""
+    """The configuration of an agent, each field of its type and within its limits."""
     if record.get("format") != FORMAT:
         raise ArtifactError(
             f"{path}: of format {shown(record.get('format', 1))}, this version reads {FORMAT}:"
@@ -293,7 +309,7 @@ def _check_squash(path: Path, names: Any) -> None:
 
 
 def load_config(folder: Path) -> AgentConfig:
-    """What joins the parts of an agent, without its models.
+    """The configuration of an agent, without its models.
 
     Raises:
         ArtifactError: there is no agent, or ``agent.json`` does not describe one.
@@ -328,7 +344,15 @@ def read_agent(folder: Path) -> Agent:
 def check_fit(
     where: Path, count: int, encoder: Encoder, dynamics: DynamicsModel, config: AgentConfig
 ) -> None:
-    """Raise `ArtifactError` unless the models and a controller of `count` parameters fit."""
+    """Raise `ArtifactError` unless the parts of an agent fit one another.
+
+    Args:
+        where: folder of the agent, for the message.
+        count: number of parameters of the controller.
+        encoder: whose latents the dynamics model takes.
+        dynamics: whose state the features contain.
+        config: the agent's.
+    """
     squash = config.controller.squash
     if dynamics.latent_size != encoder.latent_size:
         raise ArtifactError(
@@ -343,7 +367,7 @@ def check_fit(
     unknown = set(config.features.state) - dynamics.state_features.keys()
     if unknown:
         raise ArtifactError(
-            f"{where}: the controller sees {shown(min(unknown))} of the dynamics model's state,"
+            f"{where}: the features contain {shown(min(unknown))} of the dynamics model's state,"
             f" which has {', '.join(dynamics.state_features)}: train it in this world"
         )
     if encoder.frame_size != config.observation.size:

@@ -1,8 +1,8 @@
 """Encoders and dynamics models as files: the registered class, its sizes, its tensors.
 
-A file may come from elsewhere. It names a class, which is only looked up among the registered
-ones; its sizes are checked, and the module that they ask for is compared with the tensors that are
-there, by name, shape and type, before anything is allocated.
+A file may come from an untrusted source. It names a class, which is only looked up among the
+registered ones; its sizes are checked, and the module of these sizes is compared with the tensors
+of the file, by name, shape and type, before anything is allocated.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _outlined(path: Path, outline: Mapping[str, Any], find: Any) -> Any:
     try:
         with torch.device("meta"):
             module = kind(**sizes)
-    except Exception as error:  # whatever a class says of sizes that no layer has
+    except Exception as error:  # a class of another package may raise any
         reason = printable(" ".join(str(error).split()), 200)
         raise ArtifactError(
             f"{path}: no {name} has these sizes ({reason}): copy it again"

@@ -1,7 +1,7 @@
 """Checks of a configuration: each number within its range, and keys that depend on one another.
 
-They run before any work begins, because a stage may be hours away from the mistake that would end
-it. The range of a key is in `worldmodels/config/sections.py`.
+They run before any work begins, because a mistake would otherwise end a stage hours later. The
+range of a key is in `worldmodels/config/sections.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COVARIANCE = 20_000
 
 def check(config: Config) -> None:
     """Raise `ConfigError`, in one line that names the key, for what no stage could use."""
-    for key in _strangers(config):
+    for key in _unknown_keys(config):
         raise ConfigError(unknown(key))
     values = flat(**vars(config))
     for key, limit in LIMITS.items():
@@ -58,7 +58,7 @@ def check(config: Config) -> None:
     _check_memory(config)
     seeds.evaluation(config.evaluate.first_seed, config.evaluate.episodes)
     if config.stage in (Stage.all, Stage.iterate):
-        _check_dreams(config)
+        _check_latents(config)
         _check_split(config)
     if config.bootstrap:
         try:
@@ -77,14 +77,14 @@ def _check_number(key: str, value: Any, limit: Limit) -> None:
             raise ConfigError(f"{key}={shown}: choose {limit}")
 
 
-def _strangers(tree: Any, prefix: str = "") -> Iterator[str]:
+def _unknown_keys(tree: Any, prefix: str = "") -> Iterator[str]:
     """What Hydra's ``+key=`` has added to the schema."""
     known = {part.name for part in fields(tree)}
     for name, value in vars(tree).items():
         if name not in known:
             yield f"{prefix}{name}"
         elif is_dataclass(value):
-            yield from _strangers(value, f"{prefix}{name}.")
+            yield from _unknown_keys(value, f"{prefix}{name}.")
 
 
 def _check_search(config: ControllerConfig) -> None:
@@ -100,17 +100,17 @@ def _check_search(config: ControllerConfig) -> None:
         raise ConfigError(
             f"controller.final_sigma={final}: choose at most controller.sigma={config.sigma}"
         )
-    played = config.population * config.episodes
-    if played > GENERATION:
+    episodes = config.population * config.episodes
+    if episodes > GENERATION:
         raise ConfigError(
             f"controller.population={config.population}: with controller.episodes="
-            f"{config.episodes} a generation plays {played:,} episodes; choose at most"
+            f"{config.episodes} a generation has {episodes:,} episodes; choose at most"
             f" {GENERATION:,}"
         )
 
 
 def _check_memory(config: Config) -> None:
-    """Numbers that are each within their limits, and together ask for absurd memory."""
+    """Numbers that are each within their limits, but together need too much memory."""
     num_envs = min(config.env.num_envs, config.rollouts.episodes)
     frames = num_envs * config.rollouts.max_steps
     most = SHARD_FRAMES * 64**2 // config.env.size**2
@@ -143,8 +143,8 @@ def _check_split(config: Config) -> None:
         )
 
 
-def _check_dreams(config: Config) -> None:
-    """Where the controller will be trained in a dynamics model that is trained before it."""
+def _check_latents(config: Config) -> None:
+    """The latents of a controller that this command trains in the model that it trains before."""
     predicted, given = config.rnn.latent, config.controller.latent
     if config.controller.world is WorldKind.dream and predicted is not given:
         raise ConfigError(

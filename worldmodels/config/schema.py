@@ -1,4 +1,4 @@
-"""The schema of ``conf/``: the whole configuration of a command, and what is asked of it.
+"""The schema of ``conf/``: the whole configuration of a command, and operations on it.
 
 Hydra composes the files of ``conf/`` over these dataclasses, so a mistyped key or a value of the
 wrong type is an error that names the key.
@@ -100,7 +100,7 @@ def parts(config: Config) -> Iterator[Config]:
 
 
 def unknown(key: str) -> str:
-    """What to say of a key that the schema does not have: its new name, or one that is alike."""
+    """The error of a key that the schema does not have, with its new name or a similar one."""
     present = renamed(key)
     if present is not None:
         return f"{key}: renamed; use {present}"

@@ -45,7 +45,8 @@ class EnvConfig:
     """Gymnasium's id; module:id imports the module first."""
     engine: Engine = Engine.auto
     """Simulator: native is this project's CarRacing; auto is native where it can simulate the
-    environment, else gymnasium."""
+    environment, else envpool where it is installed and has the environment and env.kwargs is empty,
+    else gymnasium."""
     max_steps: int = number(1000, 1, 100_000, unit="steps")
     """Time limit of an episode."""
     crop_rows: int | None = number(84, 1, 10_000, unit="pixels")

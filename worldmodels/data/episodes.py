@@ -51,8 +51,8 @@ class EpisodeSet:
         Args:
             files: in the order their episodes are numbered.
             on_corrupt: "refuse" raises at the first shard that its SHA-256 or structure shows to be
-                missing or damaged; "skip" reads every shard whole first, leaves the damaged out and
-                says so.
+                missing or damaged; "skip" reads every shard whole first, leaves damaged ones
+                out and logs them.
 
         Raises:
             DataError: a damaged shard (refuse), no shard that is not, or frames of several shapes.

@@ -74,7 +74,7 @@ class FrameBatches:
             left = 0 if rest is None else len(rest)
             whole, over = divmod(left + count, self._batch_size)
             if emitted + whole <= start and over <= count:
-                # All of these batches were seen before: read only what the pool leaves over.
+                # All of these batches are before `start`: read only what the pool leaves over.
                 rest, emitted = self._read(part, order[count - over :]), emitted + whole
                 continue
             pool = self._read(part, order)

@@ -1,9 +1,9 @@
-"""HDF5 files, written without HDF5 meeting an error, and opened only if they are as expected.
+"""HDF5 files: written so that HDF5 gets no error of the disk, and checked before they are read.
 
-HDF5 answers a failed write with pages of its own errors, and at times with a crash, so that it
-writes through `_Disk`. And its files can name other files (external storage, links, virtual data
-sets) or declare dimensions of which nothing is stored, so that `open_checked` looks at the
-structure before anything is read or allocated.
+After a failed write, HDF5 prints pages of errors and sometimes crashes. Therefore it writes through
+`_Disk`, which keeps the error. HDF5 files can refer to other files (external storage, links,
+virtual data sets) or declare dimensions of which nothing is stored. Therefore `open_checked` checks
+the structure before anything is read or allocated.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class _Disk:
 class OpenFiles:
     """Files that are open for reading, few at a time: the one that was read longest ago is closed.
 
-    Files are never changed in their place, so that none is locked; on network file systems a lock
-    that nobody holds any more would keep it from being read.
+    Files are never changed in their place, so that none is locked; on network file systems a
+    stale lock would keep them from being read.
 
     Args:
         most: that are open at once; None is as many as a quarter of the process's limit, and 128.
@@ -177,7 +177,7 @@ def _affordable() -> int:
 
 
 def open_checked(listed: Listed, columns: Mapping[str, Column], files: OpenFiles) -> None:
-    """Verify a file and look whether it is made of `columns` alone, before its data are read.
+    """Verify a file, and that it consists of `columns` alone, before its data are read.
 
     Each chunk of each data set has to be stored in the file, and to be as large in memory as
     declared, so that no read allocates more than the file accounts for.

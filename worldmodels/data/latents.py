@@ -79,7 +79,7 @@ def write_latents(
         attrs: attributes of the file.
 
     Raises:
-        ArtifactError: the disk is full or not writable; raised after the episode that met it.
+        ArtifactError: the disk is full or not writable; raised after that episode.
     """
     lengths, seeds = [], []
     with writing(path) as output:

@@ -31,7 +31,7 @@ wall in Take Cover (102, measured)."""
 
 
 class ActionPolicy(Protocol):
-    """Chooses an action for each environment without looking."""
+    """Chooses an action for each environment without observations."""
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Start an episode in each of ``len(seeds)`` environments; an episode's actions depend on
@@ -157,6 +157,11 @@ def make_action_policy(name: str, low: NDArray[Any], high: NDArray[Any]) -> Acti
     - "persistent_uniform": each episode has its own longest hold instead of 10, log-uniform on
       1..200. Episodes with long holds reach the walls and stay there, so the data holds what
       happens at a wall.
+
+    Args:
+        name: one of these.
+        low: (A,) lower bounds of the box.
+        high: (A,) upper bounds of the box.
 
     Raises:
         ConfigError: no such policy, or a box without finite bounds.

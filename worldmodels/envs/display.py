@@ -43,7 +43,7 @@ def virtual_display(mode: DisplayMode, needed: bool) -> Iterator[None]:
 
     Args:
         mode: where the display comes from.
-        needed: whether the engine needs one at all (only "auto" asks).
+        needed: whether the engine needs one; used by "auto" only.
 
     Raises:
         DisplayError: Xvfb is missing or does not start, or there is nothing to forward.
@@ -66,7 +66,12 @@ def virtual_display(mode: DisplayMode, needed: bool) -> Iterator[None]:
 
 
 def missing_display(mode: DisplayMode, needed: bool) -> str | None:
-    """Why `virtual_display` could provide no display, in one line; None if it could."""
+    """Why `virtual_display` could provide no display, in one line; None if it could.
+
+    Args:
+        mode: where the display comes from.
+        needed: whether the engine needs one.
+    """
     here = bool(os.environ.get("DISPLAY"))
     if mode == "forward" and not here:
         return (
@@ -126,8 +131,8 @@ def _xvfb() -> Iterator[str]:
         deadline = time.monotonic() + _SHUTDOWN_S
         while server.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
-        # Killed under a window that an environment left open, it would take this process with it:
-        # Xlib exits. It ends with that window.
+        # If it were killed while a window of this process is open, Xlib would end this process. It
+        # ends with that window.
         if not server.is_alive():
             server.stop()
 
@@ -152,7 +157,7 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _connect(display: int) -> socket.socket:
-    """Become a client of the server for as long as this process lives.
+    """Become a client of the server until this process ends.
 
     The kernel closes the connection however the process ends, and ``-terminate`` does the rest.
     The socket is not inherited by programs that this process runs.

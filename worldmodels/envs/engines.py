@@ -1,4 +1,4 @@
-"""The one factory of real environments: which engine simulates, how long, and what is seen."""
+"""The factory of real environments: engine, time limit, observations, actions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def resolve_engine(spec: EnvSpec) -> str:
     environment than the native one, for these are names of `gymnasium.make`.
 
     Raises:
-        ConfigError: an engine is asked for by name and cannot be had.
+        ConfigError: the engine that `spec` names is not available.
     """
     if spec.engine in ("native", "auto") and spec.id == NATIVE:
         return "native"
@@ -93,9 +93,9 @@ def resolve_engine(spec: EnvSpec) -> str:
 
 
 def check_registered(spec: EnvSpec) -> None:
-    """Raise `ConfigError` for an environment that its engine does not know, without making it."""
+    """Raise `ConfigError` for an environment that is not registered, without making it."""
     if resolve_engine(spec) != "gymnasium":
-        return  # the other engines are only chosen for what they know
+        return  # the other engines are only chosen for environments that they have
     module, _, name = spec.id.rpartition(":")
     try:
         if module:
@@ -104,7 +104,7 @@ def check_registered(spec: EnvSpec) -> None:
         if version is None:  # make takes the newest
             version = find_highest_version(namespace, base)
         gymnasium.spec(get_env_id(namespace, base, version))
-    except Exception as error:  # whatever a module raises that is not as it should be
+    except Exception as error:  # a module of another package may raise any
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(
             f"env.id={spec.id}: is not registered ({reason}); choose an environment of Gymnasium,"
@@ -113,7 +113,12 @@ def check_registered(spec: EnvSpec) -> None:
 
 
 def prepare(spec: EnvSpec, device: str = "cpu") -> None:
-    """Compile the engine, if it is compiled, so that worker processes find it done."""
+    """Compile the engine, if it needs that, before worker processes load it.
+
+    Args:
+        spec: the environment.
+        device: of the models, as for `make_vector_env`.
+    """
     if resolve_engine(spec) == "native":
         warm_up(simulation_device(device))
 
@@ -121,7 +126,7 @@ def prepare(spec: EnvSpec, device: str = "cpu") -> None:
 def make_vector_env(
     spec: EnvSpec, num_envs: int, processes: int = 1, device: str = "cpu"
 ) -> VectorEnv[Any, Any, Any]:
-    """Open N copies of an environment that run in lockstep and never restart by themselves.
+    """Open N copies of an environment that run in lockstep, without autoreset.
 
     Whatever the engine:
 
@@ -148,8 +153,8 @@ def make_vector_env(
             can use it, and returns torch tensors; every other engine has its frames on the host.
 
     Raises:
-        ConfigError: the environment cannot be made, or shows no pictures, or has actions of a kind
-            that is not supported.
+        ConfigError: the environment cannot be made, has no image observations, or has actions of a
+            kind that is not supported.
     """
     for name, number in (("num_envs", num_envs), ("processes", processes)):
         if number < 1:
@@ -163,8 +168,8 @@ def make_vector_env(
         engine = EnvPoolVectorEnv if chosen == "envpool" else GymnasiumVectorEnv
         env = engine(spec.id, num_envs, processes, spec.max_steps, spec.kwargs)
     try:
-        seen = PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
-        return wrap_actions(spec.id, seen, spec.action_bins)
+        framed = PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
+        return wrap_actions(spec.id, framed, spec.action_bins)
     except ConfigError:
         env.close()
         raise
@@ -173,7 +178,7 @@ def make_vector_env(
 def simulation_device(device: str) -> str:
     """Where the native engine simulates for models on `device`: there, if numba can.
 
-    Numba knows CUDA and no other GPU.
+    Numba supports CUDA and no other GPU.
     """
     if not device.startswith("cuda"):
         return "cpu"
@@ -182,12 +187,12 @@ def simulation_device(device: str) -> str:
 
     if usable():
         return device
-    _say_once(f"the native engine simulates on the CPU: for the GPU, {install('cuda')}")
+    _warn_once(f"the native engine simulates on the CPU: for the GPU, {install('cuda')}")
     return "cpu"
 
 
 @functools.cache
-def _say_once(line: str) -> None:
+def _warn_once(line: str) -> None:
     log.warning(line)
 
 

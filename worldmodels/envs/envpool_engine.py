@@ -91,7 +91,7 @@ class EnvPoolVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
             raise WorldModelsError(
                 f"EnvPool cannot reset with options {sorted(options)}: use env.engine=gymnasium"
             )
-        # EnvPool ignores the seeds of `reset`, and a second reset goes on with each environment's
+        # EnvPool ignores the seeds of `reset`, and a second reset continues with each environment's
         # generator; only a new pool starts the episodes of given seeds (about 8 ms an environment,
         # nearly all of it the making of the tracks).
         with _float64_bounds_ignored():
@@ -103,7 +103,7 @@ class EnvPoolVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
                 seed=seeds,
                 **self._config,
             )
-            self._observations = np.array(self._pool.reset()[0])  # ours to write on
+            self._observations = np.array(self._pool.reset()[0])  # a copy that may be written
         self._terminated[:] = False
         self._truncated[:] = False
         return self._observations.copy(), {}
@@ -139,7 +139,7 @@ class EnvPoolVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         )
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let go of the pool, which joins its threads."""
+        """Drop the pool, which joins its threads."""
         self._pool = None
 
 

@@ -1,7 +1,6 @@
 """Environments simulated by Gymnasium, one after another in this process or each in its own.
 
-Imports neither torch nor the rest of the project's models: each environment's process starts from
-here.
+Imports neither torch nor the models, because each environment's process imports this module.
 """
 
 from __future__ import annotations
@@ -32,17 +31,16 @@ from worldmodels.envs.vector import (
 )
 from worldmodels.errors import ConfigError, WorkerError, install
 
-_TERMINATED = "lane_terminated"
-_TRUNCATED = "lane_truncated"
+_TERMINATED = "worldmodels.terminated"
+_TRUNCATED = "worldmodels.truncated"
 
 
 class _SingleEnv(gymnasium.Wrapper[Observations, Any, Observations, Any]):
     """One episode, frozen where it ends until the next reset.
 
     With autoreset disabled, Gymnasium's vector environments assert that no ended environment is
-    stepped, but environments that run in lockstep end at different times. So the flags that they
-    see stay False, and the real ones travel in `info` to `GymnasiumVectorEnv`, which puts them
-    back.
+    stepped, but environments that run in lockstep end at different times. So this wrapper always
+    returns False flags, and the real ones in `info`, from which `GymnasiumVectorEnv` takes them.
     """
 
     def __init__(self, env: gymnasium.Env[Observations, Any]) -> None:
@@ -72,7 +70,7 @@ class _SingleEnv(gymnasium.Wrapper[Observations, Any, Observations, Any]):
 class _Screen(gymnasium.ObservationWrapper[Observations, Any, Any]):
     """The one picture among several observations; of a step that has none, the one before.
 
-    ViZDoom shows zeros in the step that ends an episode, for then there is no game any more.
+    ViZDoom returns zeros in the step that ends an episode, because its game has ended by then.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -136,7 +134,7 @@ class GymnasiumVectorEnv(VectorWrapper[Observations, Actions, Observations, Acti
                 if processes == 1
                 else AsyncVectorEnv(
                     [make_single_env] * num_envs,
-                    # Forked children would inherit torch's and the display's state half alive.
+                    # Forked children would inherit torch and the display in an inconsistent state.
                     context="spawn",
                     autoreset_mode=AutoresetMode.DISABLED,
                     max_concurrency=processes,
@@ -155,11 +153,11 @@ class GymnasiumVectorEnv(VectorWrapper[Observations, Actions, Observations, Acti
                 ' script without `if __name__ == "__main__":`?); use fewer environments, or one'
                 " process"
             ) from error
-        except Exception as error:  # whatever an environment raises
+        except Exception as error:  # an environment may raise any
             raise _refusal(env_id, kwargs, "be made", error) from error
         self._env_id, self._kwargs = env_id, kwargs
-        # An exit without `close` must kill them, for they ignore the SIGTERM that Python ends
-        # its children with.
+        # At an exit without `close` they must be killed: they ignore the SIGTERM by which Python
+        # ends its children.
         self._kill = partial(_kill, getattr(self.env, "processes", []))
         atexit.register(self._kill)
 
@@ -167,7 +165,7 @@ class GymnasiumVectorEnv(VectorWrapper[Observations, Actions, Observations, Acti
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
         """Start the episodes of these seeds, one for each environment."""
-        seeds: Any = check_seeds(seed, self.num_envs)  # VectorWrapper's hint forgets the list
+        seeds: Any = check_seeds(seed, self.num_envs)  # VectorWrapper's hint has no list
         with self._naming_dead_processes():
             try:
                 # A copy, because Gymnasium takes the mask out of the dictionary.
@@ -218,9 +216,8 @@ def _make_single_env(
     env_id: str, max_steps: int, kwargs: dict[str, Any], parent: int
 ) -> _SingleEnv:
     if os.getpid() != parent:
-        # Ctrl-C and a scheduler's SIGTERM reach every process at once, but only the parent knows
-        # how to stop: it finishes the step it is in. Should it die, the pipe to it ends the
-        # environment.
+        # Ctrl-C and a scheduler's SIGTERM reach every process at once, but only the parent handles
+        # them: it finishes its step. If the parent dies, the closed pipe ends the environment.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     env: gymnasium.Env[Observations, Any] = gymnasium.make(

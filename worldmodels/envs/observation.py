@@ -1,4 +1,4 @@
-"""From an engine's pictures to the small square frames that the vision model sees."""
+"""From an engine's pictures to the small square frames that the encoder takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every engine asks of spaces, seeds and actions, and the types that environments share."""
+"""Checks of spaces, seeds and actions that all engines share, and the types of environments."""
 
 from __future__ import annotations
 

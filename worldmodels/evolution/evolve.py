@@ -51,7 +51,7 @@ class EvolveOptions:
         max_steps: time limit of an episode in steps.
         stall_steps: see `worldmodels.worlds.rollout.rollout`; never used on selection seeds.
         eval_interval: generations between two evaluations on the selection seeds.
-        select_episodes: episodes of each finalist in such an evaluation.
+        eval_episodes: episodes of each finalist in such an evaluation.
         num_envs: least and largest number of environments in one job; within them a quarter of a
             generation, which gives several cores work and does not depend on the number of workers.
         seed: of the episodes.
@@ -152,11 +152,11 @@ class _Loop:
         done = sum(self._counted(record["steps"]) for record in records)
         unit = "steps" if self.options.total_steps else "generations"
         with Progress("evolving", total, unit, done) as progress:
-            self.pulse = _Pulse(progress)
-            with open_pool(self.pulse) as pool:
+            self.step_progress = _StepProgress(progress)
+            with open_pool(self.step_progress) as pool:
                 self.tracker.rewind(len(records))
                 for record in records:
-                    self._again(pool, record, selected)
+                    self._replay(pool, record, selected)
                 while not self._over:
                     before = self.steps
                     candidates, scores = self._generation(pool)
@@ -185,7 +185,7 @@ class _Loop:
         spent = options.total_steps is not None and self.steps >= options.total_steps
         return spent or self.search.generation >= options.generations
 
-    def _again(self, pool: Pool[World], record: dict[str, Any], selected: set[int]) -> None:
+    def _replay(self, pool: Pool[World], record: dict[str, Any], selected: set[int]) -> None:
         """Repeat a generation from its record; run its selection if that is missing."""
         candidates, scores = self.search.ask(), np.asarray(record["fitness"])
         self.steps += record["steps"]
@@ -197,7 +197,7 @@ class _Loop:
     def _generation(self, pool: Pool[World]) -> tuple[np.ndarray, np.ndarray]:
         """Ask, evaluate, tell and log; the candidates (P, size) and their fitness (P,)."""
         number, options = self.search.generation, self.options
-        self.pulse.begin(f"generation {number + 1}")
+        self.step_progress.begin(f"generation {number + 1}")
         candidates = self.search.ask()
         drawn = seeds.draw(Purpose.TRAINING, options.seed, number, count=round(self.episodes))
         began = time.monotonic()
@@ -247,7 +247,7 @@ class _Loop:
         self,
         pool: Pool[World],
         candidates: np.ndarray,
-        fitness_told: np.ndarray,
+        fitness_values: np.ndarray,
         selected: set[int],
     ) -> None:
         """Evaluate the mean and the generation's best on the selection seeds; log the better."""
@@ -255,9 +255,9 @@ class _Loop:
         due = self._over or (number + 1) % options.eval_interval == 0
         if number in selected or not due:
             return
-        self.pulse.begin(f"selection after generation {number + 1}")
+        self.step_progress.begin(f"selection after generation {number + 1}")
         finalists = self.subspace.controllers(
-            np.stack([self.search.mean, candidates[int(fitness_told.argmax())]])
+            np.stack([self.search.mean, candidates[int(fitness_values.argmax())]])
         )
         drawn = seeds.draw(Purpose.SELECTION, options.seed, count=options.eval_episodes)
         num_envs = self._num_envs(len(finalists) * len(drawn))
@@ -289,7 +289,7 @@ class _Loop:
         return min(most, max(fewest, episodes // 4))
 
 
-class _Pulse:
+class _StepProgress:
     """Shows steps and throughput within a generation, which may take minutes."""
 
     def __init__(self, progress: Progress) -> None:

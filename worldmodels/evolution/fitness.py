@@ -19,7 +19,7 @@ from worldmodels.worlds.rollout import Outcome, PopulationPolicy, Recorder, roll
 from worldmodels.worlds.world import World
 
 FEW_ENVS = 4
-"""Episodes in an evaluation batch of an evaluation in Gymnasium's own simulator."""
+"""Environments in a batch of an evaluation in Gymnasium's own simulator."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def eval_batches(
 
 
 def evaluation_num_envs(engine: str, num_envs: int) -> int:
-    """Episodes in an evaluation batch of an evaluation.
+    """The number of environments in a batch of an evaluation.
 
     Args:
         engine: of the environment. With Gymnasium's the simulator, and not the models, takes most

@@ -1,1 +1,1 @@
-"""Files: written atomically, read without trust, weights as safetensors."""
+"""Files: written atomically, read as untrusted, weights as safetensors."""

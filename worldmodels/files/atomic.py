@@ -14,7 +14,7 @@ from worldmodels.errors import ArtifactError, system_error
 from worldmodels.files.untrusted import read_bytes
 
 _JSON_BYTES = 64 * 2**20
-"""No JSON file of this program comes near; a larger one is refused before it is in memory."""
+"""Far more than any JSON file of this program; a larger one is refused before it is in memory."""
 _LINES_BYTES = 2**30
 """The same for a log: the longest search of the paper writes 40 MB."""
 
@@ -23,8 +23,12 @@ _LINES_BYTES = 2**30
 def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
     """Raise an `OSError` of the block as an `ArtifactError` of one line about `path`.
 
-    One that names another file (of those that are read meanwhile) passes as it is. A write to an
-    open file names none: that is why the block has to say what it writes.
+    An error that names another file, one that the block reads, passes unchanged. The error of a
+    write to an open file names no file, hence the arguments.
+
+    Args:
+        path: of the file that the block writes.
+        temporary: under which name it is written, if under another.
     """
     try:
         yield
@@ -54,12 +58,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
                 os.fsync(file.fileno())
             temporary.replace(path)
         finally:
-            with contextlib.suppress(OSError):  # not to hide what went wrong before
+            with contextlib.suppress(OSError):  # keeps the first error
                 temporary.unlink(missing_ok=True)
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove what killed processes were writing in `folder`; only for who has it locked."""
+    """Remove temporary files of killed processes from `folder`; the caller holds its lock."""
     for path in folder.rglob(".*.tmp"):
         path.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
-"""Files that others may have made: read without following links, waiting, or running out of memory.
+"""Files of untrusted origin, read without following links, blocking, or running out of memory.
 
-A folder that was downloaded may hold a link to a private file, a pipe that nobody writes to, a
-device that never ends, and text that moves the terminal's cursor. What is promised about such
+A folder that was downloaded may hold a link to a private file, a pipe without a writer, a
+device without an end, and text that moves the terminal's cursor. What is promised about such
 folders is in SECURITY.md.
 """
 

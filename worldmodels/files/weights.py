@@ -1,7 +1,7 @@
 """Weights and checkpoints as safetensors: tensors as they are, the rest as JSON in the header.
 
 No pickle: opening an untrusted checkpoint runs no code. The header is checked against
-the file's size before a tensor is read, and `outline` says what is in a file without reading one.
+the file's size before a tensor is read, and `outline` describes a file without reading one.
 """
 
 from __future__ import annotations

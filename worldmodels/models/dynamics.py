@@ -15,7 +15,7 @@ from torch import Tensor
 from worldmodels.models.module import Module
 
 State = tuple[Tensor, ...]
-"""A batched state: tensors whose first dimension is the row. Only its model knows the rest."""
+"""A batched state: tensors whose first dimension is the row. The rest is internal to its model."""
 
 
 class LatentDistribution(Protocol):

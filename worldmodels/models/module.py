@@ -1,4 +1,4 @@
-"""What both interfaces take from `torch.nn.Module`, and what a checkpoint needs of either."""
+"""What encoders and dynamics models share: parts of `torch.nn.Module`, and for checkpoints."""
 
 from __future__ import annotations
 

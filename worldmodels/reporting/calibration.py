@@ -23,7 +23,7 @@ from worldmodels.reporting.scores import AGENT_IN_DREAM, DreamTrained, temperatu
 EARLY_STEPS = 10
 """A predicted termination this many steps before the recorded episode's end counts as early."""
 _POINTS = 200
-"""Points of a curve at most: more cannot be told apart in a chart."""
+"""Points of a curve at most: a chart does not resolve more."""
 
 OPEN_LOOP_HEADER = (
     "temperature",

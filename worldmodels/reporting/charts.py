@@ -16,7 +16,7 @@ MetricRow = tuple[float, str, float, float]
 """Horizontal position (mostly the step), metric, value, seconds since the start: `tracking.Row`."""
 
 _INK = "#010203"
-"""Replaced by ``currentColor``, which matplotlib does not know, in the finished SVG."""
+"""Replaced by ``currentColor``, which matplotlib does not support, in the finished SVG."""
 
 _LINES = ("#3b82d0", "#e07b39", "#5aa469", "#a56cc1", "#c9a227", "#c2506b", "#7f7f7f")
 """Line colours with contrast on white and on black."""

@@ -3,7 +3,7 @@
 The dynamics model (MDN-RNN) starts from the encoded first frame of a recorded episode and is given
 the recorded actions; it receives no later frame. Its predicted latents, rewards and terminations
 are compared with the recorded ones. A controller that exploits the model shows as an episode that
-terminated in the environment and goes on in the prediction.
+terminated in the environment and continues in the prediction.
 
 Latent errors are computed over active latent dimensions only: the mean of an inactive dimension
 carries no information about the frame, and the model samples it from the prior.
@@ -153,7 +153,7 @@ def _predict(
     `shown` is a longest episode: environments are ordered by length, so it is environment 0 until
     the end.
     """
-    # DreamWorld wants first latents to draw from; `begin` sets them explicitly instead.
+    # DreamWorld needs first latents to draw from; `begin` sets them explicitly instead.
     unused = np.zeros((1, dynamics.latent_size), np.float32)
     world = DreamWorld(dynamics, FirstLatents(unused, unused), temperature, FeatureSpec(state=()))
     order = sorted(range(len(recorded)), key=lambda number: -len(recorded[number].actions))

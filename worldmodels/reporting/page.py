@@ -106,7 +106,7 @@ def render(
     open_loop: OpenLoopResult | None = None,
     dream_trained: dict[str, Path] | None = None,
 ) -> str:
-    """The report as HTML. The section of a stage that is not finished says so.
+    """The report as HTML. The section of an unfinished stage states that.
 
     Args:
         name: of the run.

@@ -2,8 +2,8 @@
 
 A run is a folder ``data/<run>`` with one folder for each stage. A stage *begins* by stating its
 configuration and the fingerprints of its inputs, and *finishes* by stating the fingerprint of what
-it made. Both are in ``manifest.json``, so that a later stage, or the same one started again, knows
-whether the artifact is complete, resumable, or made from something else.
+it made. Both are in ``manifest.json``, by which a later stage, or the same one started again,
+determines whether the artifact is complete, resumable, or made from something else.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Run:
             return self._open(stage, record, growable, overwrite, share, lock)
         except BaseException as error:
             if overwrite and isinstance(error, Exception) and aside(folder).exists():
-                with contextlib.suppress(OSError):  # the first error says more
+                with contextlib.suppress(OSError):  # the first error is the cause
                     restore(folder, keep=False)
             lock.release()
             raise

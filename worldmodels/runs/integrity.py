@@ -1,9 +1,9 @@
 """Which files a stage made, and whether they are still what it made.
 
 A manifest lists the SHA-256 of each file that later stages read (``files``), and a hash of the
-configuration and inputs that made them (``made_by``). The first tells a damaged file from a whole
-one before HDF5 or safetensors opens it, once a command; the second tells a file of this artifact
-from one of another, also while the stage is not finished. Neither protects against a manifest and
+configuration and inputs that made them (``made_by``). The first shows damage
+before HDF5 or safetensors opens a file, once a command; the second shows that a file is of another
+artifact, also while the stage is not finished. Neither protects against a manifest and
 files that are both made by an attacker: untrusted content is checked where it is opened.
 """
 
@@ -37,8 +37,8 @@ class Listed(NamedTuple):
 
     Args:
         path: of the file.
-        sha256: of its content; None where no manifest says.
-        made_by: hash of what made it, which an HDF5 file repeats; None where no manifest says.
+        sha256: of its content; None where no manifest has it.
+        made_by: hash of what made it, which an HDF5 file repeats; None where no manifest has it.
         remedy: what to do where it is damaged.
     """
 
@@ -200,7 +200,7 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
     """Distinguish damage of a file from errors of the operating system.
 
     Raises:
-        DataError: the file is missing, or its format is damaged; says to `remedy` it.
+        DataError: the file is missing, or its format is damaged; the message ends with `remedy`.
         ArtifactError: the operating system could not read it.
     """
     try:

@@ -2,11 +2,12 @@
 
 The lock file lies beside the folder (``.vae.lock`` for ``vae``), which may be renamed or deleted
 meanwhile. The kernel holds the lock (``flock``) for the process that has the file open and drops it
-when that process ends, by whatever it ends. The file itself stays: with it removed, two processes
-could each hold a lock on a file of that name. Its content says who holds the lock, for messages.
+whenever that process ends. The file itself stays: with it removed, two processes could each hold a
+lock on a file of that name. Its content names the holder.
 
 On NFS (version 3 with lockd, or 4) and on Lustre mounted with ``-o flock`` the lock holds between
-machines; with Lustre's ``-o localflock`` within one. A file system without locks is warned of.
+machines; with Lustre's ``-o localflock`` within one. On a file system without locks a warning is
+printed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class FolderLock:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # No link is followed: what it leads to would be written to. A pipe would block open().
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        # A file object: it closes the descriptor when nobody refers to it any more.
+        # A file object: it closes the descriptor when it is garbage-collected.
         self._file = os.fdopen(os.open(self.path, flags, 0o666), "r+b", buffering=0)
         try:
             self._acquire(folder, stage)
@@ -49,7 +50,7 @@ class FolderLock:
             raise
 
     def release(self) -> None:
-        """Let others have it; does nothing the second time."""
+        """Release the lock; may be called twice."""
         if not self._file.closed:
             # Before it is closed: a process forked from this one may have it open as well.
             if self._held:
@@ -86,7 +87,7 @@ class FolderLock:
 
 
 def _warn(path: Path, error: OSError) -> None:
-    """Say once what is not protected."""
+    """Print once that nothing is locked."""
     global _warned
     if not _warned:
         _warned = True

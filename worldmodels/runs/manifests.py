@@ -1,4 +1,4 @@
-"""The manifest of a stage folder: what one has to look like, and how two of them differ."""
+"""The manifest of a stage folder: its required parts, and how two of them differ."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _checksum(record: Mapping[str, Any]) -> int:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest in `folder`, its parts of the types that every reader relies on.
+    """The manifest in `folder`, with its parts of the required types.
 
     Raises:
         ArtifactError: it is missing or damaged, or not what a stage writes.
@@ -90,7 +90,7 @@ class Difference(NamedTuple):
 
     @property
     def grown(self) -> bool:
-        """Whether there is to be more of it."""
+        """Whether the value has become larger; None is larger than any number."""
         if self.before is None or self.now is None:
             return self.before is not None
         numbers = isinstance(self.before, int | float) and isinstance(self.now, int | float)

@@ -44,7 +44,7 @@ def provenance() -> dict[str, Any]:
 def _commit() -> str | None:
     """The commit of the repository that tracks this file; None if there is none.
 
-    A wheel may be installed below somebody's repository, whose commit says nothing about it.
+    A wheel may be installed below another repository, whose commit is unrelated to it.
     """
     if shipped.INSTALLED or _git("ls-files", "--", Path(__file__).name) is None:
         return None
@@ -62,14 +62,14 @@ def _git(*words: str) -> str | None:
 
 
 def _processor() -> str:
-    """The architecture, and the kind of processor where Linux tells it.
+    """The architecture, and the kind of processor where Linux reports it.
 
     Virtual machines often hide the name, but not the family and model, on which rounding depends.
     """
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
             key, _, value = line.partition(":")
-            told[key.strip()] = value.strip()
-    family = [f"{key} {told[key]}" for key in ("cpu family", "model") if key in told]
-    return ", ".join(filter(None, [platform.machine(), told.get("model name"), *family]))
+            reported[key.strip()] = value.strip()
+    family = [f"{key} {reported[key]}" for key in ("cpu family", "model") if key in reported]
+    return ", ".join(filter(None, [platform.machine(), reported.get("model name"), *family]))

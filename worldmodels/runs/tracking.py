@@ -2,7 +2,7 @@
 
 The CSV is tidy, one value a line: ``step,name,value,seconds,made_by``, the last being the hash of
 the configuration and inputs that the stage's manifest has too. `rewind` drops what a killed process
-logged after its last checkpoint, so that a resumed run's curves have no echoes.
+logged after its last checkpoint, so that the curves of a resumed run have no duplicate points.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -41,7 +40,7 @@ from worldmodels.trackers import Tracker
 
 
 class _Console(Console):
-    """A console whose errors say that they are of standard output."""
+    """A console whose errors name standard output as their file."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         try:
@@ -51,7 +50,7 @@ class _Console(Console):
             raise OSError(error.errno, error.strerror, OUTPUT) from error
 
     def on_broken_pipe(self) -> None:
-        """What Rich calls then, and what would end the process without a word."""
+        """Called by Rich, whose own version would end the process without a message."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
@@ -87,7 +86,7 @@ class MetricsLog:
         """Record metrics in memory until `flush`; the tracker gets them at once.
 
         Args:
-            step: training step, or generation of a search, from 1.
+            step: optimiser step of a training, or generation of a search, from 1.
             values: metric -> value; names have the form ``train/loss``.
         """
         seconds = round(self._offset + time.monotonic() - self._started, 3)
@@ -156,12 +155,7 @@ class MetricsLog:
     def __enter__(self) -> MetricsLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -198,7 +192,7 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def _made_by(path: Path) -> set[str | None]:
-    """What the whole rows of a metrics file say that they were made by."""
+    """The column ``made_by`` of the complete rows of a metrics file."""
     if not path.exists():
         return set()
     with path.open(newline="") as file:
@@ -212,15 +206,15 @@ class _Rate(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.1f}/s")
 
 
-TELL_SECONDS = 60.0
-"""Between the lines that tell of progress where there is no terminal: a job's log."""
+LINE_SECONDS = 60.0
+"""Between two lines of progress where there is no terminal, as in the log of a job."""
 
 
 class Progress:
     """A bar with count, rate and time left; where there is no terminal, a line now and then.
 
     Args:
-        what: is going on.
+        what: the work, in words.
         total: of `unit`, at the end.
         unit: what is counted.
         start: how many are done already.
@@ -241,18 +235,18 @@ class Progress:
             speed_estimate_period=600,  # generations may take minutes each
         )
         self._task = self._bars.add_task(what, total=total, completed=start, unit=unit, note="")
-        self._told = time.monotonic()
+        self._printed = time.monotonic()
 
     def advance(self, count: float = 1, note: str | None = None) -> None:
         """Move the bar; `note` replaces the text at its end."""
         fields = {} if note is None else {"note": note}
         self._bars.update(self._task, advance=count, **fields)  # type: ignore[arg-type]
         now = time.monotonic()
-        if not console.is_terminal and now - self._told >= TELL_SECONDS:
-            self._told = now
-            self._tell(self._bars.tasks[0])
+        if not console.is_terminal and now - self._printed >= LINE_SECONDS:
+            self._printed = now
+            self._print_line(self._bars.tasks[0])
 
-    def _tell(self, task: BarTask) -> None:
+    def _print_line(self, task: BarTask) -> None:
         count = f"{task.completed:,.0f} of {task.total:,.0f} {task.fields['unit']}"
         parts = [f"{task.description}: {count}"]
         if task.speed:
@@ -267,12 +261,7 @@ class Progress:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bars.stop()
 
 

@@ -1,1 +1,1 @@
-"""The stages, one file each; `context`, `runtime` and `inputs` are what they are given."""
+"""The stages, one file each; `context`, `runtime` and `inputs` are what they work with."""

@@ -5,7 +5,7 @@ the frames of a good controller badly: the squared error of a frame was 11 on ep
 policy and 32 on those of an agent with a mean return of 797. So a run may have a bootstrap run: the
 same stages with less data, in the folder ``bootstrap`` of the run. The main run takes its episodes,
 its controller to collect more, and its VAE to be fine-tuned. Fine-tuning helps the VAE little: in
-one run each, a squared error of 12.5, and 12.9 where it was trained anew on another agent's
+one run each, a squared error of 12.5, and 12.9 where it was trained from scratch on another agent's
 episodes, with 11 of 32 dimensions active.
 """
 

@@ -29,7 +29,7 @@ from worldmodels.system.disk import unwritable
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage is given.
+    """What a stage works with: configuration, artifacts, device and environment.
 
     Args:
         config: the whole configuration.

@@ -31,10 +31,10 @@ from worldmodels.worlds.specs import WorldSpec
 
 STATE_FEATURES = {Features.z: (), Features.zh: ("h",), Features.zch: ("c", "h")}
 """The parts of the dynamics model's state that each choice of ``controller.features`` contains."""
-FEW_DREAMS, MANY_DREAMS = 64, 256
+MIN_DREAM_ENVS, MAX_DREAM_ENVS = 64, 256
 """Least and largest number of episodes in one batch in the learned model on a CPU: with fewer the
 memory bandwidth of the model's weights limits, with more the batch does not fit in the cache."""
-GPU_DREAMS = 8192
+GPU_DREAM_ENVS = 8192
 """On a GPU: large enough for all episodes of a generation in one batch."""
 
 
@@ -60,7 +60,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     first = load_first_latents(models.dynamics)
     _check_features(dynamics, joined.features)
     if config.world is WorldKind.dream:
-        _check_dreams(dynamics, joined.features)
+        _check_latents(dynamics, joined.features)
     agent = folder.path / "agent"
     subspace = _subspace(context, agent, models, dynamics, joined)
     search = Search(
@@ -72,7 +72,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
         config.diagonal,
     )
     options = _options(context, folder.record["made_by"])
-    workers = partial(context.runtime.pool, _recipe(context, models, joined.features))
+    workers = partial(context.runtime.pool, _world_spec(context, models, joined.features))
     with context.tracker(folder) as tracker:
         result = evolve(search, subspace, joined.controller, workers, folder.path, options, tracker)
     encoder = encoder.for_inference()
@@ -148,7 +148,7 @@ def _check_features(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
         )
 
 
-def _check_dreams(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
+def _check_latents(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
     """Raise `ConfigError` where latents are sampled in one world and means in the other."""
     if dynamics.sampled != spec.sampled:
         wanted = "sampled" if dynamics.sampled else "mean"
@@ -169,7 +169,7 @@ def _subspace(
         return PCASubspace(np.zeros(features), np.eye(features), spec)
     if not path.exists():
         if models.latents is None:
-            found = _kept(models.subspace, features, components, spec)
+            found = _subspace_of_agent(models.subspace, features, components, spec)
         else:
             with threadpool_limits(1):  # rounding must not depend on the number of cores
                 moments = feature_moments(LatentSet(models.latents), dynamics, joined.features)
@@ -178,7 +178,9 @@ def _subspace(
     return PCASubspace.load(path, spec)
 
 
-def _kept(path: Path | None, features: int, components: int, spec: ControllerSpec) -> PCASubspace:
+def _subspace_of_agent(
+    path: Path | None, features: int, components: int, spec: ControllerSpec
+) -> PCASubspace:
     """The leading components of the subspace in which an agent's controller was found.
 
     Raises:
@@ -189,18 +191,18 @@ def _kept(path: Path | None, features: int, components: int, spec: ControllerSpe
     )
     if path is None or not path.exists():
         raise ConfigError(f"controller.pca_components={components}: {path} is missing; {remedy}")
-    kept = PCASubspace.load(path, spec)
-    if len(kept.axes) != features:
+    subspace = PCASubspace.load(path, spec)
+    if len(subspace.axes) != features:
         raise ConfigError(
-            f"controller.pca_components: {path} is for {len(kept.axes)} features, this"
+            f"controller.pca_components: {path} is for {len(subspace.axes)} features, this"
             f" controller has {features}; {remedy}"
         )
-    if kept.axes.shape[1] < min(components, features):
+    if subspace.axes.shape[1] < min(components, features):
         raise ConfigError(
-            f"controller.pca_components={components}: {path} has {kept.axes.shape[1]}"
+            f"controller.pca_components={components}: {path} has {subspace.axes.shape[1]}"
             f" components; choose as many or fewer, or {remedy.removeprefix('choose ')}"
         )
-    return kept.leading(components)
+    return subspace.leading(components)
 
 
 def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None:
@@ -220,11 +222,11 @@ def _num_envs(context: Context) -> tuple[int, int]:
     if config.dream_num_envs is not None:
         return config.dream_num_envs, config.dream_num_envs
     if context.runtime.device.type != "cpu":
-        return GPU_DREAMS, GPU_DREAMS
-    return FEW_DREAMS, MANY_DREAMS
+        return GPU_DREAM_ENVS, GPU_DREAM_ENVS
+    return MIN_DREAM_ENVS, MAX_DREAM_ENVS
 
 
-def _recipe(context: Context, models: Models, features: FeatureSpec) -> WorldSpec:
+def _world_spec(context: Context, models: Models, features: FeatureSpec) -> WorldSpec:
     """How workers build the world that controllers are evolved in."""
     config = context.config.controller
     if config.world is WorldKind.real:

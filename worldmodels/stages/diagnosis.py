@@ -46,7 +46,7 @@ OPTIONAL = {
 
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux tells a container its limits."""
+"""Where Linux lists the limits of a container."""
 _CGROUP_MEMORY = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2 and 1
 _DRIVER_SECONDS = 5.0
 
@@ -55,10 +55,10 @@ class Row(NamedTuple):
     """One finding.
 
     Args:
-        name: what was looked at.
+        name: what was examined.
         value: what was found.
         problem: the error line, where the configuration cannot run with that.
-        optional: it is absent, and nothing that was asked for needs it.
+        optional: it is absent, and the configuration does not need it.
     """
 
     name: str
@@ -92,7 +92,7 @@ def diagnose(config: Config) -> list[Row]:
         try:
             rows += probe(config)
         except Exception as error:
-            # Not knowing is a finding, and the other rows are wanted all the more.
+            # A probe that fails costs its own row only.
             rows.append(Row(name, f"unknown ({type(error).__name__}: {error})"))
     return rows
 
@@ -198,7 +198,7 @@ def environment(config: Config) -> Iterator[Row]:
 
 
 def display(config: Config) -> Iterator[Row]:
-    """What engines that draw could draw on."""
+    """The X display, and Xvfb."""
     from worldmodels.envs.display import missing_display
 
     here = os.environ.get("DISPLAY")

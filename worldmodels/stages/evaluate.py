@@ -99,10 +99,10 @@ def _evaluate(
     played = _play(context, "agent", log, made_by, world_spec, jobs)
     random_policy = RandomActions("uniform", context.runtime.controls)
     parts = [tuple(episode_seeds[i : i + num_envs]) for i in range(0, len(episode_seeds), num_envs)]
-    blind = [RandomEpisodes(part, spec.max_steps, random_policy) for part in parts]
+    random_jobs = [RandomEpisodes(part, spec.max_steps, random_policy) for part in parts]
     without_models = context.runtime.real(config.engine)
     log = JsonLines(folder.path / "random.jsonl")
-    random = _play(context, "random policy", log, made_by, without_models, blind)
+    random = _play(context, "random policy", log, made_by, without_models, random_jobs)
     scores = [
         summarise("agent", played.outcome.returns, episode_seeds),
         summarise("random policy", random.outcome.returns, episode_seeds),
@@ -230,9 +230,9 @@ def _record_video(
     with Progress("recording the video", batch.spec.max_steps, "steps") as progress:
         dynamics = agent.dynamics if agent.config.features.state else None
         video = EpisodeVideo(index, agent.encoder, dynamics)
-        beat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
+        heartbeat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
         try:
-            batch.play(world, beat, video)
+            batch.play(world, heartbeat, video)
         finally:
             world.close()
         video.write(path)

@@ -65,7 +65,7 @@ def agent_of(run: Run) -> Path:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The artifacts that a command may read, found and verified when a stage asks for them.
+    """The artifacts that a command may read, found and verified when a stage uses them.
 
     Every method raises `ArtifactError` where an artifact is missing, unfinished or damaged.
 
@@ -189,7 +189,7 @@ class Inputs:
 
 
 def check_frames(episodes: EpisodeSet, size: int, by: object) -> None:
-    """Raise `ConfigError` unless the frames are squares of `size` pixels, which `by` asks for."""
+    """Raise `ConfigError` unless the frames are squares of `size` pixels, which `by` requires."""
     height, width, _ = episodes.frame_shape
     if (height, width) != (size, size):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Stage ``iterate``: collect with what was learned, learn again (paper, section 5).
+"""Stage ``iterate``: rounds of collection and training (paper, section 5).
 
 Round one runs the stages as ``stage=all`` does, with the settings of the bootstrap run where the
 configuration has one and ``base=`` names no agent; ``base=<run>`` reuses the finished stages of an

@@ -1,4 +1,4 @@
-"""Stage ``report``: one self-contained HTML page of a run. It is written anew by every command."""
+"""Stage ``report``: one self-contained HTML page of a run. Every command writes it again."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _open_loop(context: Context) -> OpenLoopResult | None:
 def _dream_trained(context: Context) -> dict[str, Path]:
     """Name -> folder of the runs whose controllers were trained in the dream of this run's MDN-RNN.
 
-    Looks at this run and at the runs in its folder.
+    Searches this run and the runs in its folder.
     """
     run = context.run
     if context.published is None and not run.has("rnn"):

@@ -53,7 +53,7 @@ def run(context: Context) -> None:
 
 
 def _parts(context: Context) -> dict[str, tuple[int, ...]]:
-    """The shards that the configuration asks for: name -> seeds of its episodes."""
+    """The shards of the configured data set: name -> seeds of its episodes."""
     config, num_envs = context.config.rollouts, context.config.env.num_envs
     drawn = seeds.draw(
         seeds.Purpose.ROLLOUTS,

@@ -14,8 +14,8 @@ def existing(path: Path) -> Path:
 def unwritable(folder: Path) -> str | None:
     """Why no file could be made in `folder`, or where it would be made; None if one could.
 
-    By making one, since permissions do not tell of read-only file systems and quotas; it has no
-    name, or loses it at once.
+    Makes one, since permissions do not show read-only file systems and quotas; the file has no
+    name, or is unlinked at once.
     """
     try:
         tempfile.TemporaryFile(dir=existing(folder)).close()

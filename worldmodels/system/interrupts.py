@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a request that long work answers at its next safe point."""
+"""SIGTERM and SIGINT as a request to stop, which long work handles at its next safe point."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def requested() -> bool:
-    """Whether the process was asked to stop."""
+    """Whether a signal has requested the process to stop."""
     return _received is not None
 
 
@@ -42,6 +42,6 @@ def received() -> int | None:
 
 
 def check() -> None:
-    """Raise `Stopped` if the process was asked to stop. Call where all progress is saved."""
+    """Raise `Stopped` if a signal has requested it. Call where all progress is saved."""
     if _received is not None:
         raise Stopped(signal.Signals(_received).name)

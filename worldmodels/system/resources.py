@@ -1,4 +1,4 @@
-"""What work cost: CPU seconds and peak memory, of the process, its workers and its GPU."""
+"""Resource use: CPU seconds and peak memory of the process, its workers and its GPU."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def _peak(who: int) -> int:
 
 
 def _cuda() -> Any:
-    """``torch.cuda`` if this process uses it; asking must not be what starts it."""
+    """``torch.cuda`` if this process uses it already; must not initialise it."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None

@@ -1,4 +1,4 @@
-"""Standard streams that may be closed, or that nobody reads."""
+"""Standard streams that may be closed, or whose reader is gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUTPUT = "standard output"
 def open_closed() -> None:
     """Give each standard stream that is closed (``>&-``) the null device.
 
-    Or the next file that is opened would get its number, and what libraries print with it.
+    Otherwise the next file that is opened gets its descriptor, and receives what libraries print.
     """
     while True:
         descriptor = os.open(os.devnull, os.O_RDWR)
@@ -26,8 +26,8 @@ def open_closed() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, it stays open to the end
 
 
-def tell(line: str) -> None:
-    """Write a line to standard error, if it takes any."""
+def print_error(line: str) -> None:
+    """Write a line to standard error; does nothing where that is closed."""
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
@@ -35,18 +35,18 @@ def tell(line: str) -> None:
 
 
 def flush_output() -> bool:
-    """Write what is pending to standard output; whether it took it. Tells if it did not."""
+    """Flush standard output; returns False, after an error line, where that fails."""
     try:
         sys.stdout.flush()
     except OSError as error:
         close_output()
-        tell(f"error: {system_error(error, OUTPUT)}")
+        print_error(f"error: {system_error(error, OUTPUT)}")
         return False
     return True
 
 
 def close_output() -> None:
-    """Drop what standard output did not take, or the interpreter tries again when it ends."""
+    """Drop what could not be written, or the interpreter would try again at its exit."""
     _to_nowhere(1)
 
 

@@ -1,11 +1,11 @@
-"""How the threads of a process compute beside other processes.
+"""OpenMP settings with which threads share the cores with other processes.
 
-PyTorch shares a loop among OpenMP threads, which meet at its end, thousands of times a second.
-GNU's OpenMP lets a thread that waits there spin, which is fastest on idle cores. Beside
-one busy process on two cores the thread that is waited for may have no core to run on, because a
+PyTorch divides a loop among OpenMP threads, which synchronise at its end, thousands of times a
+second. GNU's OpenMP lets a thread that waits there spin, which is fastest on idle cores. Beside one
+busy process on two cores the thread that is waited for may have no core to run on, because a
 spinning one holds it, and training becomes many times slower: ``make sharing`` measures it. Threads
-that sleep soon keep their fair share. A spin of about 10 microseconds is kept: without any,
-the small steps of an MDN-RNN took half as long again on quiet cores.
+that sleep soon keep their fair share. A spin of about 10 microseconds is kept: without any, the
+small steps of an MDN-RNN took half as long again on quiet cores.
 
 OpenMP reads its settings when it is loaded, so they are made when this package is imported, before
 PyTorch is. Processes that this one starts inherit them.

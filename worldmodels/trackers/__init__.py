@@ -28,22 +28,28 @@ class Tracker(Protocol):
     It is built as ``Class(folder=..., name=..., config=..., **options)`` when the stage begins, and
     anew when a stage is resumed: steps after the last checkpoint are then logged a second time.
 
+    - ``folder``: of the stage, for files of the tracker's own; it exists.
+    - ``name``: ``<run>/<stage>``.
+    - ``config``: the record in the stage's manifest (``config``: the configuration by key,
+      ``inputs`` and their fingerprints, versions); numbers, texts, lists and mappings.
+
     An exception of the constructor ends the command with one line. An exception of `log` or `close`
     is a warning; the tracker is not called again, and the stage goes on with ``metrics.csv``.
 
     Args:
         Options: a dataclass: the arguments that a configuration chooses, typed, with defaults. A
             key of ``logger.*`` with the name of an option sets it, ``logger.options.*`` any other.
-        folder: of the stage, for files of the tracker's own; it exists.
-        name: ``<run>/<stage>``.
-        config: the record in the stage's manifest (``config``: the configuration by key, ``inputs``
-            and their fingerprints, versions); numbers, texts, lists and mappings.
     """
 
     Options: ClassVar[type]
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record metrics, by name, at a step of training or a generation."""
+        """Record metrics.
+
+        Args:
+            step: optimiser step of a training, or generation of a search, from 1.
+            values: metric -> value; names have the form ``train/loss``.
+        """
         ...
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ class Task(Protocol):
 
         Args:
             epoch: number of the epoch, from 0; it determines the order.
-            start: number of the first batch that is wanted, from 0; above 0 after a resumption.
+            start: number of the first batch to yield, from 0; above 0 after a resumption.
         """
         ...
 

@@ -48,7 +48,7 @@ def feature_moments(
             features = torch.cat([rows, dynamics.features(state, spec.state)], dim=1)
             actions = torch.from_numpy(np.stack([episode.actions[time] for episode in running]))
             state = dynamics.advance(rows, actions, state)
-        seen = features.double().numpy()
-        total = total + seen.sum(axis=0)
-        square = square + seen.T @ seen
+        values = features.double().numpy()
+        total = total + values.sum(axis=0)
+        square = square + values.T @ values
     return total / lengths.sum(), square / lengths.sum()

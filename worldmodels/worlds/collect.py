@@ -68,7 +68,7 @@ class NoisyAgent:
     has actions that correct the car, and the dynamics model learns that steering bends the road
     (causal confusion, de Haan et al. 2019), which a controller trained in it exploits. Measured
     after three rounds of training in the model, one seed each: a score of 350 in the environment
-    with an epsilon of 0.03, -85 without (docs/results-studies.md, which says what else differed).
+    with an epsilon of 0.03, -85 without (docs/results-studies.md lists what else differed).
 
     Args:
         folder: of the agent.
@@ -177,7 +177,7 @@ class EpisodeRecorder:
         self._ends: list[tuple[bool, bool]] = [(False, False)] * count
 
     def record(self, indices: np.ndarray, actions: Tensor, step: Step, world: World) -> None:
-        """Record one step of each of `num_envs`; see `Recorder`."""
+        """Record one step of each running environment; see `Recorder.record`."""
         assert isinstance(world, RealWorld)
         for row, (index, frame, action) in enumerate(
             zip(indices, world.frames, actions.cpu().numpy(), strict=True)
@@ -194,7 +194,7 @@ class EpisodeRecorder:
 
         Args:
             index: number of the environment at the reset.
-            seed: of the episode, which the recorder is not told.
+            seed: of the episode, which the recorder is not given.
         """
         steps = len(self._actions[index])
         terminated, truncated = np.zeros(steps, bool), np.zeros(steps, bool)

@@ -31,7 +31,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         decoded: observations are frames.
 
     Raises:
-        ValueError: frames are asked for without an encoder.
+        ValueError: `decoded` without an encoder.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012

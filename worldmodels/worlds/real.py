@@ -84,7 +84,7 @@ class RealWorld:
     @property
     def frames(self) -> np.ndarray:
         """The current frames: (N, size, size, 3) uint8."""
-        return np.asarray(self._seen().cpu())
+        return np.asarray(self._running_frames().cpu())
 
     @property
     def latents(self) -> Tensor:
@@ -110,7 +110,7 @@ class RealWorld:
             self.close()
             self._env = self._make_env(len(seeds))
         self._num_envs = len(seeds)
-        self._alive = np.arange(self._num_envs)
+        self._running = np.arange(self._num_envs)
         self._time = 0
         device = self.perception.device
         self._noise = EpisodeNoise(seeds, LATENT_STREAM, device)
@@ -136,16 +136,16 @@ class RealWorld:
         if self.perception.dynamics is not None:
             self._state = self.perception.dynamics.advance(self._latents, actions, self._state)
         self._actions = actions
-        everyone = np.zeros((self._num_envs, actions.shape[1]), np.float32)
-        everyone[self._alive] = actions.cpu().numpy()
-        self._observations, reward, terminated, truncated, _ = self._env.step(everyone)
+        all_actions = np.zeros((self._num_envs, actions.shape[1]), np.float32)
+        all_actions[self._running] = actions.cpu().numpy()
+        self._observations, reward, terminated, truncated, _ = self._env.step(all_actions)
         self._time += 1
-        live = self._alive
-        return Step(self._perceive(), reward[live], terminated[live], truncated[live])
+        running = self._running
+        return Step(self._perceive(), reward[running], terminated[running], truncated[running])
 
     def keep(self, mask: np.ndarray) -> None:
         """Drop the environments where `mask` (N,) bool is False."""
-        self._alive = self._alive[mask]
+        self._running = self._running[mask]
         if self.perception.encoder is None:
             return
         index = torch.from_numpy(mask).to(self.perception.device)
@@ -161,21 +161,21 @@ class RealWorld:
             self._env.close()
             self._env = None
 
-    def _seen(self) -> Tensor:
-        """The frames (N, size, size, 3) uint8 on the device of the environment."""
+    def _running_frames(self) -> Tensor:
+        """The frames (N, size, size, 3) uint8, on the device of the environment."""
         frames = torch.as_tensor(self._observations)
-        if len(self._alive) == self._num_envs:
+        if len(self._running) == self._num_envs:
             return frames
-        return frames[torch.from_numpy(self._alive).to(frames.device)]
+        return frames[torch.from_numpy(self._running).to(frames.device)]
 
     def _perceive(self) -> Tensor:
         """Features (N, F) of the current frames."""
         perception = self.perception
         if perception.encoder is None:
-            return torch.zeros(len(self._alive), 0)
-        # Metal may read the host's memory after it has been used again.
+            return torch.zeros(len(self._running), 0)
+        # On Metal, an asynchronous copy may read the host's memory after it was overwritten.
         on_cuda = perception.device.type == "cuda"
-        frames = self._seen().to(perception.device, non_blocking=on_cuda)
+        frames = self._running_frames().to(perception.device, non_blocking=on_cuda)
         self._latents = perception.latents(frames, self._noise, self._time)
         if perception.dynamics is None:
             return self._latents

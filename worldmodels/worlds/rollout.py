@@ -114,14 +114,14 @@ def rollout(
             recorder.record(indices, actions, step, world)
         heartbeat(len(indices))
         features = step.features
-        alive = ~(step.terminated | step.truncated)
-        if not alive.all():
-            indices = indices[alive]
+        running = ~(step.terminated | step.truncated)
+        if not running.all():
+            indices = indices[running]
             if not len(indices):
                 break
-            world.keep(alive)
-            policy.keep(alive)
-            features = features[torch.from_numpy(alive).to(features.device)]
+            world.keep(running)
+            policy.keep(running)
+            features = features[torch.from_numpy(running).to(features.device)]
     return Outcome(returns, lengths, terminated)
 
 
@@ -129,21 +129,23 @@ class _Stalls:
     """Truncates episodes without a new highest return, for the `stall_steps` of `rollout`."""
 
     def __init__(self, count: int, stall_steps: int, max_steps: int) -> None:
-        self._patience, self._max_steps = stall_steps, max_steps
+        self._stall_steps, self._max_steps = stall_steps, max_steps
         self._highest = np.full(count, -np.inf)  # (N,) highest return of each episode
         self._reached = np.zeros(count, np.int64)  # (N,) the step of it
 
     def truncate(
         self, time: int, indices: np.ndarray, step: Step, returns: np.ndarray
     ) -> np.ndarray:
-        """Which of the environments `num_envs` (n,) are truncated in step `time`: (n,) bool.
+        """Which of the environments `indices` (n,) are truncated in step `time`: (n,) bool.
 
         The returns (N,) of those that stall are extrapolated in place to the last step.
         """
         highest, reached = self._highest, self._reached
         risen = indices[returns[indices] > highest[indices]]
         highest[risen], reached[risen] = returns[risen], time
-        stalled = (time - reached[indices] >= self._patience) & ~step.terminated & ~step.truncated
+        stalled = (
+            (time - reached[indices] >= self._stall_steps) & ~step.terminated & ~step.truncated
+        )
         ended = indices[stalled]
         slope = (returns - highest)[ended] / (time - reached[ended])  # per step, not above 0
         returns[ended] += slope * (self._max_steps - 1 - time)

@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 def provide_folder() -> None:
     """Let numba keep kernels somewhere; called before any kernel is defined.
 
-    Where numba has no place, that is a temporary folder of this process, which ``NUMBA_CACHE_DIR``
-    tells its children and which is removed when it exits. Kernels are pickles: nobody else may
-    write there, so the folder has a name that cannot be guessed and is its owner's alone.
+    Where numba has no place, that is a temporary folder of this process, which child processes find
+    by ``NUMBA_CACHE_DIR`` and which is removed when the process exits. Kernels are pickles, so no
+    other user may write there: the folder has a random name, and only its owner can open it.
 
     Raises:
         WorldModelsError: not even a temporary folder can be made.
@@ -55,14 +55,14 @@ def provide_folder() -> None:
         log.warning(
             f"{_VARIABLE}={wanted}: cannot be written; the compiled simulator is kept in {folder}"
         )
-        del os.environ[_VARIABLE]  # children find the same folder, and need not say it again
+        del os.environ[_VARIABLE]  # children find the same folder without a second warning
     if folder != shipped and not (folder / _DIGEST).exists():
         _copy(shipped, folder)
 
 
 def find_folder() -> Path | None:
     """The folder in which numba keeps this package's kernels; None where it can write nowhere."""
-    if not os.path.isabs(os.path.expanduser("~")) and not _elsewhere():
+    if not os.path.isabs(os.path.expanduser("~")) and not _has_other_place():
         return None  # numba would make a folder that is called ~
     try:
         found = numba.njit(cache=True)(_nothing).stats.cache_path
@@ -73,7 +73,7 @@ def find_folder() -> Path | None:
 
 def is_current(compiled: Path, sources: Path = SOURCES) -> bool:
     """Whether there are kernels in the folder, compiled from the present sources by this numba."""
-    return _noted(compiled) == _digest(sources) and any(compiled.glob("*.nbi"))
+    return _recorded_digest(compiled) == _digest(sources) and any(compiled.glob("*.nbi"))
 
 
 def forget_stale(compiled: Path, sources: Path) -> bool:
@@ -90,7 +90,7 @@ def forget_stale(compiled: Path, sources: Path) -> bool:
         WorldModelsError: there are such kernels, and they cannot be removed.
     """
     now = _digest(sources)
-    if _noted(compiled) == now:
+    if _recorded_digest(compiled) == now:
         return False
     try:
         for index in compiled.glob("*.nbi"):
@@ -108,10 +108,10 @@ def forget_stale(compiled: Path, sources: Path) -> bool:
 
 @contextlib.contextmanager
 def announced_compilation() -> Iterator[None]:
-    """Say once that kernels are compiled, as soon as numba begins to compile one in the block.
+    """Log once that kernels are compiled, as soon as numba begins to compile one in the block.
 
-    numba reports a compilation only where its cache has no kernel that fits, so nothing is said
-    while kernels are merely loaded, however long that takes. Kernels for CUDA are not reported.
+    numba reports a compilation only where its cache has no kernel that fits, so nothing is logged
+    while kernels are loaded, however long that takes. Kernels for CUDA are not reported.
     """
     with event.install_listener("numba:compile", _Announcement()):
         yield
@@ -119,22 +119,22 @@ def announced_compilation() -> Iterator[None]:
 
 class _Announcement(event.Listener):
     def __init__(self) -> None:
-        self._said = False
+        self._logged = False
 
     def on_start(self, event: event.Event) -> None:
-        if not self._said:
+        if not self._logged:
             log.warning("compiling the CarRacing simulator: half a minute, once on this machine")
-        self._said = True
+        self._logged = True
 
     def on_end(self, event: event.Event) -> None:
-        """Nothing is said at the end."""
+        """Nothing is logged at the end."""
 
 
 def _nothing() -> None:
-    """What numba is asked to keep, to learn where."""
+    """Compiled only to find out where numba keeps kernels."""
 
 
-def _elsewhere() -> bool:
+def _has_other_place() -> bool:
     """Whether numba has a place for kernels outside the home folder."""
     if os.environ.get(_VARIABLE) or os.environ.get("XDG_CACHE_HOME"):
         return True
@@ -181,7 +181,7 @@ def _copy(shipped: Path, folder: Path) -> None:
                 temporary.replace(folder / path.name)
 
 
-def _noted(compiled: Path) -> str | None:
+def _recorded_digest(compiled: Path) -> str | None:
     """The digest of the sources that kernels were compiled from."""
     with contextlib.suppress(OSError):
         return (compiled / _DIGEST).read_text()

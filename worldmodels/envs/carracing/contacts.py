@@ -1,7 +1,7 @@
 """Which tiles the car's parts touch: Box2D's sensors, without its broad phase.
 
-A sensor touches where ``b2TestOverlap`` says so: by GJK in float32, with the polygons' skins. The
-answer is a function of the transforms alone, for Box2D's broad phase only spares it work. Here a
+A sensor touches where ``b2TestOverlap`` is true: by GJK in float32, with the polygons' skins. The
+result is a function of the transforms alone; Box2D's broad phase only saves time. Here a
 grid over the field lists the tiles near a point, separating axes decide all but the thin band in
 which rounding could matter, and there GJK is run as ``b2Distance`` runs it.
 """

@@ -16,11 +16,12 @@ from worldmodels.envs.carracing.picture import COLORS, palette
 from worldmodels.envs.carracing.track import DEFAULT_COLORS, Colors, Track, draw_colors, draw_track
 
 _KEPT = 256
-"""Courses remembered by seed; a generation of candidates drives on the same few."""
+"""Courses remembered by seed; the candidates of a generation share a few."""
 
 
 class Courses(NamedTuple):
-    """K courses, padded to the longest: at most T tiles. `state.Envs.course` says whose is which.
+    """K courses, padded to the longest: at most T tiles. `state.Envs.course` has the row of each
+    environment.
 
     Args:
         tiles: ``(K, T, 4, 2)`` float32.
@@ -138,6 +139,8 @@ class CourseTable:
         """Give `envs` courses of another table.
 
         Args:
+            rows: ``(N,)`` int32, rewritten for `envs`.
+            envs: ``(S,)`` indices of the environments that change course.
             courses: K courses.
             course: ``(S,)`` or ``(1,)``, the index in `courses` for each of `envs`, or for all.
 

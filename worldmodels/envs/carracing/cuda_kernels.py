@@ -38,7 +38,7 @@ PIECE = COLUMNS * ACROSS // PIECES
 THREADS = BAND_ROWS * DOWN * PIECES
 STRIDE = COLUMNS * ACROSS + 4
 """Bytes from a row of samples to the next, so that rows begin in different banks of memory."""
-# The shapes of shared arrays; numba wants them written as constants.
+# The shapes of shared arrays; numba needs them as constants.
 BAND = (BAND_ROWS, COLUMNS)
 SAMPLES = (BAND_ROWS * DOWN, STRIDE)
 EDGES, EXTENTS = (THREADS, outlines.CORNERS_MOST), (THREADS, 2)

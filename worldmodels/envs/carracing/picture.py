@@ -1,6 +1,6 @@
 """The frames, drawn directly at the size of the observation.
 
-Gymnasium draws polygons with pygame into 1000x800 pixels and shrinks them to 96x96. The models see
+Gymnasium draws polygons with pygame into 1000x800 pixels and shrinks them to 96x96. The models take
 the 96x84 pixels above the instruments, shrunk to 64x64. Here each frame is sampled once, `ACROSS` x
 `DOWN` times for each of these 96x84 pixels, as indices into a palette: a polygon is a run of bytes
 in each row of samples, and later ones cover earlier ones. Pixels whose samples agree take their

@@ -67,7 +67,7 @@ def draw_colors(rng: np.random.Generator) -> Colors:
 
 
 def draw_track(rng: np.random.Generator) -> Track:
-    """A random track, drawn as ``CarRacing.reset`` draws it: again until one closes well."""
+    """A random track, drawn as ``CarRacing.reset`` draws it: repeated until one closes."""
     while True:
         checkpoints = _draw_checkpoints(rng)
         points = np.empty((_MAX_STEPS, 4))
@@ -157,7 +157,7 @@ def _walk(checkpoints, points):
 
 
 def _is_glued_well(points: NDArray[np.float64]) -> bool:
-    """Whether the tail of the lap `points` (T, 4) meets its head."""
+    """Whether the end of the lap `points` (T, 4) meets its beginning."""
     beta = points[0, 1]
     gap = np.sqrt(
         np.square(math.cos(beta) * (points[0, 2] - points[-1, 2]))
