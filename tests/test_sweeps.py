@@ -79,7 +79,7 @@ def test_a_signal_ends_the_wait_and_names_the_jobs(capfd: pytest.CaptureFixture[
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pause()
     output, errors = capfd.readouterr()
-    assert output == "3 jobs named mine: squeue --name=mine shows them\n"
+    assert output == "3 jobs named mine: squeue --name=mine lists them\n"
     assert errors == "the jobs remain in the queue: scancel --name=mine ends them\n"
     assert signal.getsignal(signal.SIGTERM) is before
 

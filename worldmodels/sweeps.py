@@ -11,6 +11,7 @@ middle of whatever runs, and a limited number of times; it is not used.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import signal
@@ -123,7 +124,10 @@ def submitted(name: str, jobs: int) -> Iterator[None]:
     Raises:
         Stopped: SIGTERM or SIGINT was received.
     """
-    print(f"{jobs} jobs named {name}: squeue --name={name} shows them", flush=True)
+    # It warns at every look where there is no accounting, and in two streams.
+    logging.getLogger("submitit").setLevel(logging.ERROR)
+    count = "1 job" if jobs == 1 else f"{jobs} jobs"
+    print(f"{count} named {name}: squeue --name={name} lists them", flush=True)
     before = {number: signal.signal(number, _give_up) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
