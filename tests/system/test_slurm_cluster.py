@@ -34,7 +34,10 @@ def fingerprint(data: Path, run: str, stage: str) -> str:
 def out_of_time(slurm: Cluster, job: str, warning: signal.Signals) -> None:
     """The time limit comes in the middle of a job; Slurm queues the job again."""
     program = slurm.frozen(job)
-    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+    hours, minutes, _ = map(int, slurm.show(job)["RunTime"].split(":"))
+    # One to two minutes from now, which is later than Slurm would warn. Not less: a limit that is
+    # already over ends the job.
+    slurm.run("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * hours + minutes + 2}")
     wait_for(lambda: pending(program, warning))
     program.send_signal(signal.SIGCONT)
     slurm.wait(job, "PENDING")
@@ -147,7 +150,7 @@ def test_a_sweep_whose_job_fails_says_why_and_slurm_knows(slurm: Cluster) -> Non
 def test_a_stage_on_a_ray_cluster_goes_on_after_its_time_limit_and_leaves_nothing(
     slurm: Cluster, smoke: Path
 ) -> None:
-    pytest.importorskip("ray", reason="pip install 'ray[client]'")
+    pytest.importorskip("worldmodels.workers.ray_pool", reason="pip install 'ray[client]'")
     words = [word for word in SMOKE if word != ALONE]
     options = ("--parsable", "--cpus-per-task=1", "--job-name=ray")
     submit = ("sbatch", *options, "slurm/ray.sbatch", "stage=rollouts", "run=ray", *words)
