@@ -36,7 +36,7 @@ from worldmodels.files.atomic import write_json
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import Progress, console
 from worldmodels.system.cores import available_cores
-from worldmodels.workers.pool import Pool
+from worldmodels.workers.local import LocalPool
 from worldmodels.worlds.specs import RealWorldSpec
 from worldmodels.worlds.world import World
 
@@ -183,7 +183,7 @@ def scores(folder: Path, episodes: int) -> dict[str, Any]:
             features=config.features,
         )
         candidate = read_agent(folder).parameters[None]
-        with Pool[World](world_spec.build, available_cores(), 300.0) as pool:
+        with LocalPool[World](world_spec, available_cores(), 300.0) as pool:
             spec = EpisodeSpec(16, STEPS, config.controller)
             played = fitness(pool, candidate, range(episodes), spec)
         returns.append(played.returns[0])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +20,16 @@ from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
-from worldmodels.runs.tracking import MetricsLog
+from worldmodels.planning.timing import fit_rate
 from worldmodels.stages.controller import MAX_DREAM_ENVS
 from worldmodels.system.cores import available_cores
 from worldmodels.training import cpu
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes
 from worldmodels.training.encoder import EncoderTask
-from worldmodels.training.fit import FitOptions, Task, fit
-from worldmodels.workers.pool import Pool
+from worldmodels.training.fit import FitOptions
+from worldmodels.training.task import Task
+from worldmodels.workers.local import LocalPool
 from worldmodels.worlds.collect import CollectShard, RandomActions
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 from worldmodels.worlds.world import World
@@ -55,7 +54,7 @@ def prepare(folder: Path) -> None:
         for start in range(0, EPISODES, NUM_ENVS)
     ]
     world_spec = RealWorldSpec(EnvSpec())
-    with Pool(world_spec.build, available_cores(), 120.0) as pool:
+    with LocalPool(world_spec, available_cores(), 120.0) as pool:
         list(pool.run(jobs))
     torch.manual_seed(0)
     models = {"rnn": MDNRNN(32, 3), "doom": MDNRNN(64, 1, 512, is_first=True, reward_weight=0)}
@@ -106,43 +105,14 @@ def rollouts_envpool(folder: Path, seconds: float) -> float:
     return _frames("envpool", available_cores(), seconds)
 
 
-class _Timed:
-    """A training task whose epoch ends `seconds` after its first batch was trained on."""
-
-    def __init__(self, task: Task, seconds: float) -> None:
-        self._task, self._seconds = task, seconds
-
-    @property
-    def module(self) -> torch.nn.Module:
-        return self._task.module
-
-    @module.setter
-    def module(self, module: torch.nn.Module) -> None:
-        self._task.module = module
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def batches(self, epoch: int, start: int) -> Iterator[Any]:
-        end = None
-        while True:
-            for batch in self._task.batches(epoch, start):
-                yield batch
-                end = end or time.perf_counter() + self._seconds
-                if time.perf_counter() > end:
-                    return
-            epoch += 1
-
-
 def _fit(task: Task, folder: Path, seconds: float, fabric: Fabric) -> float:
     options = FitOptions(1, 1e-3, 1e-3, None, 1, 30.0, 20)
-    with MetricsLog(folder / "metrics.csv") as tracker:
-        return fit(_Timed(task, seconds), folder, options, fabric, tracker).throughput
+    return fit_rate(task, folder, options, fabric, seconds).training
 
 
 def vae(folder: Path, seconds: float) -> float:
     """Images a second of training, from disk, with checkpoints."""
-    cpu.tune()
+    cpu.tune(available_cores())
     precision = "bf16-mixed" if BFLOAT16 else "32-true"
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]  # a literal
     episodes = EpisodeSet.open([folder / "rollouts"], "refuse")
@@ -153,7 +123,7 @@ def vae(folder: Path, seconds: float) -> float:
 
 def rnn(folder: Path, seconds: float) -> float:
     """Transitions a second of training, from the latents on disk, with checkpoints."""
-    cpu.tune()
+    cpu.tune(available_cores())
     fabric = Fabric(accelerator="cpu", devices=1, precision="32-true")
     latents = LatentSet(folder / "latents.h5")
     split = EpisodeSet.open([folder / "rollouts"], "refuse").split(0.05, 1)
@@ -174,7 +144,7 @@ def _control(
     rng = np.random.default_rng(0)
     size = spec.size(features)
     population = (0.1 * rng.standard_normal((candidates, size))).astype(np.float32)
-    with Pool[World](world_spec.build, available_cores(), 120.0) as pool:
+    with LocalPool[World](world_spec, available_cores(), 120.0) as pool:
         fitness(
             pool, population, range(episodes), EpisodeSpec(num_envs, 5, spec)
         )  # the workers start

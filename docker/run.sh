@@ -6,8 +6,9 @@
 #   DISPLAY= docker/run.sh stage=...                     without this machine's display
 #   CUDA_VISIBLE_DEVICES=1 docker/run.sh stage=...       on one GPU of several; empty: on the CPU
 #
-# WANDB_* variables are passed on. The exit code is the program's: 75 means stopped by SIGTERM or
-# Ctrl-C with all progress saved, and the same command continues.
+# AWS_*, WANDB_* and the entry point's own variables are passed on (docker/entrypoint.sh). The exit
+# code is the program's: 75 means stopped by SIGTERM or Ctrl-C with all progress saved, and the same
+# command continues.
 set -euo pipefail
 
 readonly IMAGE=worldmodels
@@ -84,6 +85,6 @@ fi
 # By name only: the values, a key among them, stay out of the process list.
 while read -r name; do
     options+=(--env "$name")
-done < <(compgen -e | grep '^WANDB_')
+done < <(compgen -e | grep -E '^(AWS_|WANDB_|WORLDMODELS_(SHUTDOWN|RESTARTS))')
 
 exec docker run "${options[@]}" "$IMAGE" "$@"

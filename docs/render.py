@@ -4,7 +4,7 @@
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json,
                                                 # takecover_engines.json, study-carracing.json,
-                                                # rounds/rounds.json, wheel.json, ...
+                                                # rounds/rounds.json, plan-quick.json, ...
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;
                                                 # the same for data/takecover
     python docs/render.py                       # render the pages again
@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import plans
 import tables
 from learning_curve import PAPER_CURVE, Point, learning_curve
 from publish import publish
@@ -37,10 +38,12 @@ PAGES = (
     DOCS / "simulator.md",
     DOCS / "configuration.md",
     DOCS / "index.md",
+    DOCS / "plan.md",
     DOCS / "results-carracing.md",
     DOCS / "results-studies.md",
     DOCS / "results-takecover.md",
     DOCS / "robustness.md",
+    DOCS / "store.md",
 )
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 BOOTSTRAP = tuple(f"bootstrap/{stage}" for stage in STAGES[:-1])
@@ -101,7 +104,9 @@ def regions() -> dict[str, str]:
     written["doom_data"] = tables.data_sources(by_data)
     studies = [read_json(path) for path in sorted(RESULTS.glob("study-*.json"))]
     headline = (_result("laptop"), _result("takecover"), _result("quick"), PAPER_CURVE[-1])
-    written |= {"keys": tables.keys(), "presets": tables.presets()}
+    planned = [read_json(path) for path in sorted(RESULTS.glob("plan-*.json"))]
+    written |= {"keys": tables.keys(), "presets": tables.presets(), "plans": plans.plans(planned)}
+    written["took"] = plans.took(planned)
     written["headline"] = tables.headline(*headline)
     return written | tables.studies([run for study in studies for run in study["runs"]])
 
@@ -149,6 +154,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "dream_cool": (tables.rounds, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),
     "sharing": (tables.sharing, "sharing"),
+    "mirror": (tables.mirror, "mirror"),
     "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
     "doom_rounds": (tables.rounds, "rounds"),
     "doom_stages": (tables.stages, "takecover"),

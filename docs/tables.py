@@ -227,6 +227,26 @@ def sharing(record: dict[str, Any]) -> str:
     return _table(("", "busy processes", "before", "after"), rows)
 
 
+def mirror(record: dict[str, Any]) -> str:
+    """``benchmarks/mirror.py``: the processor time of copying."""
+    rows = [
+        (
+            what,
+            f"{figure['cpu_s'] / figure['seconds']:.1%} of a core",
+            f"{figure['start_cpu_s']:.1f} s",
+            f"{figure['end_s']:.1f} s",
+        )
+        for what, figure in record["figures"].items()
+    ]
+    size, every = record["checkpoint_bytes"] / 1e6, record["every_s"]
+    return _table(("store", "processor time while a stage runs", "at the start", "end"), rows) + (
+        f"\nA checkpoint of {size:.0f} MB every {every} s, and a line of a log every second"
+        " (`benchmarks/mirror.py`, single measurement on a busy machine). The copying process is"
+        " another than the stage's: what it uses of a core is the most that it can take from a"
+        " stage. End: how long the command waited for the last changes.\n"
+    )
+
+
 def parity(record: dict[str, Any]) -> str:
     """``benchmarks/carracing_parity.py``: how far the two simulators agree."""
     tracks, dynamics, seen = record["tracks"], record["dynamics"], record["pictures"]

@@ -12,20 +12,21 @@ set -euo pipefail
 readonly EXIT_STOPPED=75        # worldmodels/errors.py: stopped, progress saved
 readonly KILLED_BY_SIGTERM=143  # 128 + 15: stopped while still importing, nothing to save
 
+step_options=(--ntasks=1)  # of srun
+
 # run_stage STAGE [OVERRIDE...]: run `python -m worldmodels stage=STAGE OVERRIDE...`, then exit.
 run_stage() {
     local stage=$1 step code warned
     shift
     echo "$(date --iso-8601=seconds) stage=$stage job=$SLURM_JOB_ID" \
-        "restart=${SLURM_RESTART_COUNT:-0} node=$(uname -n) cpus=$SLURM_CPUS_PER_TASK"
+        "restart=${SLURM_RESTART_COUNT:-0} node=${SLURMD_NODENAME:-$(uname -n)} cpus=$SLURM_CPUS_PER_TASK"
 
     # Overrides given last win: what overwrite=true would delete now is this job's own progress.
     [[ ${SLURM_RESTART_COUNT:-0} -eq 0 ]] || set -- "$@" overwrite=false
 
-    # Not `kill`: srun answers SIGTERM by killing its tasks. scancel signals the tasks alone.
-    trap 'warned=yes; scancel --signal=TERM "$SLURM_JOB_ID" || true' TERM
+    trap 'warned=yes; warn "$stage" || true' TERM
     # Since Slurm 22.05 a step no longer inherits --cpus-per-task.
-    srun --ntasks=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    srun "${step_options[@]}" --job-name="$stage" --cpus-per-task="$SLURM_CPUS_PER_TASK" \
         python -m worldmodels "stage=$stage" "$@" &
     step=$!
 
@@ -41,6 +42,16 @@ run_stage() {
         "$EXIT_STOPPED" | "$KILLED_BY_SIGTERM") requeue "$code" ;;
         *) exit "$code" ;;
     esac
+}
+
+# warn STEP: tell the program in the job step of that name to save. Not by `kill`: srun answers
+# SIGTERM by killing its tasks, while scancel signals the tasks alone. Not the whole job: it may have
+# other steps (ray.sbatch).
+warn() {
+    local id name
+    while read -r id name; do
+        [[ $name != "$1" ]] || scancel --quiet --signal=TERM "$id"
+    done < <(squeue --steps --noheader --format="%i %j" --jobs="$SLURM_JOB_ID")
 }
 
 # requeue CODE: put this job back into the queue and exit with CODE. A job that is no longer running

@@ -1,6 +1,7 @@
 """The program as a user runs it, and the configuration that its words make."""
 
 import atexit
+import contextlib
 import functools
 import itertools
 import multiprocessing
@@ -9,14 +10,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
 from coverage import Coverage
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from waiting import wait_for
 
 from worldmodels.config import schema
 
@@ -100,30 +104,88 @@ def run(
         variables: more of the process's environment.
     """
     words, env = [*overrides, f"data={folder}"], environment() | dict(variables or {})
+    at_write = None if kill_at_write is None else (kill_at_write, signal.SIGKILL)
+    with _running(words, env, at_write) as running:
+        running.wait()
+        assert running.process.exitcode is not None
+        return subprocess.CompletedProcess(
+            words, running.process.exitcode, running.output, running.errors
+        )
+
+
+class Running:
+    """A program that runs.
+
+    Args:
+        process: it.
+        files: its standard output and errors.
+    """
+
+    def __init__(self, process: BaseProcess, files: list[Path]) -> None:
+        self.process, self._files = process, files
+
+    @property
+    def output(self) -> str:
+        return self._files[0].read_text()
+
+    @property
+    def errors(self) -> str:
+        return self._files[1].read_text()
+
+    def wait(self) -> int | None:
+        """Its exit code, once it has ended."""
+        self.process.join()
+        return self.process.exitcode
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+
+@contextlib.contextmanager
+def paused(
+    folder: Path, *overrides: str, at_write: int, variables: Mapping[str, str] | None = None
+) -> Iterator[Running]:
+    """The program as `run` runs it, which stops itself (SIGSTOP) where it would force its file
+    number so many to the disk; killed in the end."""
+    words, env = [*overrides, f"data={folder}"], environment() | dict(variables or {})
+    with _running(words, env, (at_write, signal.SIGSTOP)) as running:
+        assert running.process.pid is not None
+        program = psutil.Process(running.process.pid)
+        wait_for(lambda: program.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
+        assert program.status() == psutil.STATUS_STOPPED, running.output + running.errors
+        yield running
+
+
+@contextlib.contextmanager
+def _running(
+    words: list[str], env: dict[str, str], at_write: tuple[int, signal.Signals] | None
+) -> Iterator[Running]:
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name, stream) for stream in ("stdout", "stderr")]
-        process = _WARM.Process(target=_program, args=(words, env, files, kill_at_write))
+        process = _WARM.Process(target=_program, args=(words, env, files, at_write))
         process.start()
         try:
-            process.join()
+            yield Running(process, files)
         finally:
             process.kill()
-        output, errors = (path.read_text() for path in files)
-    assert process.exitcode is not None
-    return subprocess.CompletedProcess(words, process.exitcode, output, errors)
+            process.join()
 
 
 def _program(
-    words: list[str], environment: dict[str, str], files: list[Path], kill_at_write: int | None
+    words: list[str],
+    environment: dict[str, str],
+    files: list[Path],
+    at_write: tuple[int, signal.Signals] | None,
 ) -> None:
     """What ``python -m worldmodels`` does once Python has started."""
     from worldmodels.__main__ import main
 
-    if kill_at_write is not None:
+    if at_write is not None:
         coverage = Coverage.current()
         if coverage is not None:  # what it sees of a process that is killed is lost
             coverage.stop()
-        _kill_at_write(kill_at_write)
+        _signal_at_write(*at_write)
 
     atexit._clear()  # of the process that this one was forked from
     os.environ.clear()
@@ -136,15 +198,15 @@ def _program(
     sys.exit(code)
 
 
-def _kill_at_write(number: int) -> None:
+def _signal_at_write(number: int, sent: signal.Signals) -> None:
     writes, fsync = itertools.count(1), os.fsync
 
-    def fsync_or_die(descriptor: Any) -> None:
+    def fsync_or_stop(descriptor: Any) -> None:
         if next(writes) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), sent)
         fsync(descriptor)
 
-    mock.patch.object(os, "fsync", fsync_or_die).start()
+    mock.patch.object(os, "fsync", fsync_or_stop).start()
 
 
 def error_line(done: subprocess.CompletedProcess[str]) -> str:

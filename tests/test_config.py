@@ -23,9 +23,9 @@ from worldmodels.config.keys import keys_of
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.runs.artifacts import Run
 
-ENVS, PRESETS, LOGGERS = (
+ENVS, PRESETS, LOGGERS, WORKERS = (
     sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-    for group in ("env", "preset", "logger")
+    for group in ("env", "preset", "logger", "workers")
 )
 KEYS = {key.name: key for key in keys_of(schema.Config)}
 
@@ -69,12 +69,17 @@ def value_at(values: dict[str, Any], path: Iterable[str]) -> Any:
 
 def test_no_value_of_conf_is_what_it_would_be_without_its_line() -> None:
     needed: dict[Path, set[tuple[str, ...]]] = {}
-    for env, preset, logger in product(ENVS, PRESETS, LOGGERS):
+    for env, preset, logger, workers in product(ENVS, PRESETS, LOGGERS, WORKERS):
         files = [CONF / f"env/{env}.yaml", CONF / f"logger/{logger}.yaml"]
+        files.append(CONF / f"workers/{workers}.yaml")
         files += [CONF / f"preset/{preset}.yaml", CONF / f"experiment/{env}/{preset}.yaml"]
         layers = {path: layer(path) for path in files if path.exists()}
         whole = merged(list(layers.values()))
-        if (preset, logger) == ("laptop", "csv"):  # this emulation of Hydra is true to it
+        if (preset, logger, workers) == (
+            "laptop",
+            "csv",
+            "local",
+        ):  # this emulation of Hydra is true to it
             config = schema.plain(asdict(composed(f"env={env}", f"preset={preset}")))
             assert OmegaConf.to_container(OmegaConf.create(whole), resolve=True) == config
         for path, values in layers.items():
@@ -243,3 +248,10 @@ def test_an_old_runs_manifest_is_answered_with_the_present_name(
         folder.finish("0" * 16)
     with pytest.raises(ArtifactError, match=said):
         stage.begin("rnn", {"rnn.epochs": 1, **now}, {})
+
+
+@pytest.mark.parametrize(
+    "word", ["env.kwargs={lap_complete_percent: 0.9}", "+env.kwargs.lap_complete_percent=0.9"]
+)
+def test_a_mapping_takes_new_keys(word: str) -> None:
+    assert composed(word).env.kwargs == {"lap_complete_percent": 0.9}

@@ -14,7 +14,7 @@ from waiting import HANG_SECONDS, wait_for
 
 
 def test_scripts_and_dockerfile_pass_their_linters() -> None:
-    lint("shellcheck", "docker/run.sh")
+    lint("shellcheck", "docker/run.sh", "docker/entrypoint.sh")
     lint("hadolint", "docker/Dockerfile")
 
 
@@ -47,14 +47,23 @@ def test_code_is_copied_after_the_last_installation() -> None:
     assert not any(line.startswith("RUN") for line in order[code:])
 
 
-def test_the_base_image_is_pinned_by_its_digest() -> None:
-    (base,) = [line for line in instructions() if line.startswith("ARG BASE_IMAGE=")]
-    assert re.fullmatch(r"ARG BASE_IMAGE=[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", base)
-    assert "FROM ${BASE_IMAGE}" in instructions()
+def test_the_base_images_are_pinned_by_their_digests() -> None:
+    bases = [line for line in instructions() if re.match("ARG (CUDA|CPU)_IMAGE=", line)]
+    assert len(bases) == 2
+    for base in bases:
+        assert re.fullmatch(r"ARG \w+=[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", base)
+    stages = [line for line in instructions() if line.startswith("FROM")]
+    assert stages == ["FROM ${CUDA_IMAGE} AS cuda", "FROM ${CPU_IMAGE} AS cpu", "FROM ${DEVICE}"]
 
 
 def test_no_package_index_is_written_down() -> None:
-    pages = [*(ROOT / "docker").iterdir(), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    cloud = (path for path in (ROOT / "cloud").rglob("*") if path.is_file())
+    pages = [
+        *(ROOT / "docker").iterdir(),
+        *cloud,
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "README.md",
+    ]
     for page in [*pages, *(ROOT / "locks").glob("*.txt"), ROOT / "constraints.txt"]:
         found = re.findall(r"https?://\S*(?:/simple|/whl|pypi)\S*", page.read_text())
         assert not found, f"{page.name}: {found}"
@@ -64,7 +73,7 @@ def pip_calls(commands: Commands, number: int, **arguments: str) -> list[str]:
     """What installation `number` of the image asks of pip, with these build arguments."""
     commands.add("pip", "")
     commands.add("python3", "")
-    defaults = [line[4:] for line in instructions() if line.startswith("ARG ")]
+    defaults = [line[4:] for line in instructions() if re.match(r"ARG \w+=", line)]
     for default in defaults:
         name, _, value = default.partition("=")
         commands.env[name] = arguments.get(name, value.strip('"'))
@@ -82,7 +91,7 @@ def test_everything_in_the_image_has_a_known_hash(commands: Commands) -> None:
 
 
 def test_the_extras_of_the_image_are_those_of_its_argument(commands: Commands) -> None:
-    build, rest, check = pip_calls(commands, 1, EXTRAS="doom atari")
+    build, rest, check = pip_calls(commands, 1, EXTRAS="doom atari", DEVICE="cpu")
     assert build == f"{HASHED} --requirement locks/build.txt"
     files = " ".join(f"--requirement locks/{name}.txt" for name in ("base", "doom", "atari"))
     assert rest == f"{HASHED} --no-build-isolation --use-pep517 {files}"
@@ -94,6 +103,12 @@ def test_the_image_has_the_extras_that_it_promises(commands: Commands) -> None:
     files = re.findall(r"--requirement (\S+)", rest)
     assert {"locks/base.txt", "locks/cuda.txt", "locks/doom.txt", "locks/envpool.txt"} <= {*files}
     assert all((ROOT / file).is_file() for file in files)
+
+
+def test_an_image_for_the_cpu_has_no_cuda(commands: Commands) -> None:
+    _, rest, _ = pip_calls(commands, 1, DEVICE="cpu")
+    assert "locks/envpool.txt" in rest
+    assert "cuda" not in rest
 
 
 def test_torch_comes_from_another_index_only_where_one_is_given(commands: Commands) -> None:
@@ -217,9 +232,10 @@ def test_display_is_not_forwarded_against_the_users_wish(docker: Commands, displ
 
 
 def test_secrets_are_passed_by_name(docker: Commands) -> None:
-    docker.env["WANDB_API_KEY"] = "very-secret"
+    names = ("WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "WORLDMODELS_SHUTDOWN")
+    docker.env |= dict.fromkeys(names, "very-secret")
     options, _, _ = docker_run(docker)
-    assert has(options, "--env", "WANDB_API_KEY")
+    assert all(has(options, "--env", name) for name in names)
     assert "very-secret" not in docker.calls_file.read_text()
 
 

@@ -79,6 +79,8 @@ def test_an_unknown_agent_is_refused_with_the_names_of_those_that_are_shipped() 
         (["env.engine=envpool", "stage=controller"], "envpool", "envpool"),
         (["evaluate.engine=envpool"], "envpool", "envpool"),
         (["logger=tensorboard", "stage=vae"], "tensorboard", "tensorboard"),
+        (["workers=ray"], "ray", "ray"),
+        (["workers=ray"], "grpc", "ray"),
     ],
 )
 def test_a_missing_extra_is_named(

@@ -102,6 +102,12 @@ def copy_upstream(reference: Path, data: Path, stage: str) -> None:
             marks=pytest.mark.system,
         ),
         pytest.param(
+            "controller",
+            (*SEARCH, "controller.generations=5", "controller.overlap=true"),
+            (3, 4),
+            marks=pytest.mark.system,
+        ),
+        pytest.param(
             "evaluate",
             ("evaluate.episodes=8", *BRIEFLY[1:]),
             (2, 2, 2),

@@ -20,7 +20,7 @@ SIMULATING = ("bootstrap", "rollouts", "controller", "evaluate")
 
 def test_scripts_pass_shellcheck() -> None:
     scripts = [*ROOT.glob("slurm/*.sh"), *ROOT.glob("slurm/*.sbatch")]
-    assert len(scripts) == 2 + len(STAGES)
+    assert len(scripts) == len(("stage.sh", "submit.sh", "ray-node.sh", "ray.sbatch", *STAGES))
     lint("shellcheck", "--external-sources", *(f"slurm/{path.name}" for path in scripts))
 
 
@@ -41,7 +41,11 @@ trap 'kill -KILL "$task"; exit 137' TERM
 wait "$task" """,
     )
     commands.add("scancel", 'kill -TERM "$(cat "$FOLDER/task")"')
-    commands.add("squeue", 'echo "${STATE:-RUNNING}"')
+    commands.add(
+        "squeue",
+        """[[ $* == *--steps* ]] || { echo "${STATE:-RUNNING}"; exit; }
+printf '%s\\n' '42.batch batch' '42.0 ray-node.sh' '42.1 rnn' """,
+    )
     commands.add("scontrol", 'exit "${REFUSED:-0}"')
     return commands
 
@@ -55,7 +59,7 @@ def test_batch_script_runs_its_stage_with_the_overrides(slurm: Commands, name: s
     workers = "workers.processes=16 " if simulates else ""
     assert call == f"-m worldmodels stage={name} {workers}run=mine vae.latent_size=64"
     [step] = slurm.calls("srun")
-    assert step.startswith("--ntasks=1 --cpus-per-task=16 python ")
+    assert step.startswith(f"--ntasks=1 --job-name={name} --cpus-per-task=16 python ")
     assert slurm.calls("scontrol") == []
 
 
@@ -128,7 +132,7 @@ while true; do sleep 0.05; done""",
     finally:
         shell.kill()
     assert (folder / "saved").exists()
-    assert slurm.calls("scancel") == ["--signal=TERM 42"]
+    assert slurm.calls("scancel") == ["--quiet --signal=TERM 42.1"]
     assert slurm.calls("scontrol") == ["requeue 42"]
 
 

@@ -16,14 +16,16 @@ from waiting import HANG_SECONDS, wait_for
 
 from worldmodels.errors import WorkerError, WorldModelsError
 from worldmodels.workers.channel import PollingEnd, pack
-from worldmodels.workers.pool import Pool
+from worldmodels.workers.local import LocalPool
 
 Heartbeat = Callable[[int], None]
 ROOT = Path(__file__).parents[1]
 
 
-def tool() -> str:
-    return "tool"
+@dataclass(frozen=True)
+class Tool:
+    def build(self) -> str:
+        return "tool"
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class StopsOnce:
 
     marker: Path
 
-    def __call__(self) -> str:
+    def build(self) -> str:
         if not self.marker.exists():
             self.marker.touch()
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -123,34 +125,34 @@ def test_results_do_not_depend_on_the_number_of_workers() -> None:
     jobs = [Square(n) for n in range(7)]
     results = []
     for processes in (0, 1, 3):
-        with Pool(tool, processes, timeout=HANG_SECONDS) as pool:
+        with LocalPool(Tool(), processes, timeout=HANG_SECONDS) as pool:
             results.append(pool.map(jobs))
     assert results == [[n**2 for n in range(7)]] * 3
 
 
 def test_a_dead_worker_is_replaced_and_its_job_done_again(tmp_path: Path) -> None:
-    with Pool(tool, 2, timeout=HANG_SECONDS) as pool:
+    with LocalPool(Tool(), 2, timeout=HANG_SECONDS) as pool:
         jobs: list[Any] = [Square(2), DieOnce(tmp_path / "died"), Square(3)]
         assert pool.map(jobs) == [4, "alive", 9]
         assert pool.replaced == 1
 
 
 def test_a_hung_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
-    with Pool(tool, 1, timeout=5) as pool:
+    with LocalPool(Tool(), 1, timeout=5) as pool:
         assert pool.map([HangOnce(tmp_path / "hung"), Square(5)]) == ["woke", 25]
         assert pool.replaced == 1
 
 
 def test_large_jobs_and_results_arrive_whole() -> None:
     jobs = [Large(bytes([n]) * 3_000_000) for n in range(5)]
-    with Pool(tool, 2, timeout=HANG_SECONDS) as pool:
+    with LocalPool(Tool(), 2, timeout=HANG_SECONDS) as pool:
         assert pool.map(jobs) == [job.content for job in jobs]
         assert pool.replaced == 0
 
 
 def test_a_worker_that_takes_no_more_of_a_large_job_is_replaced() -> None:
     large = Large(b"x" * 10_000_000)
-    with Pool(tool, 1, timeout=3) as pool:
+    with LocalPool(Tool(), 1, timeout=3) as pool:
         (worker,) = pool.map([Pid()])
         os.kill(worker, signal.SIGSTOP)
         assert pool.map([large]) == [large.content]
@@ -159,20 +161,22 @@ def test_a_worker_that_takes_no_more_of_a_large_job_is_replaced() -> None:
 
 
 def test_a_worker_that_is_stopped_at_its_start_is_replaced(tmp_path: Path) -> None:
-    with Pool(StopsOnce(tmp_path / "stopped"), 1, timeout=3) as pool:
+    with LocalPool(StopsOnce(tmp_path / "stopped"), 1, timeout=3) as pool:
         assert pool.map([Square(3)]) == [9]
         assert pool.replaced >= 1
 
 
-def busy() -> str:
-    while time.process_time() < 8:
-        pass
-    return "tool"
+@dataclass(frozen=True)
+class Busy:
+    def build(self) -> str:
+        while time.process_time() < 8:
+            pass
+        return "tool"
 
 
 @pytest.mark.slow
 def test_a_worker_that_takes_longer_to_start_than_the_timeout_is_left_to_it() -> None:
-    with Pool(busy, 1, timeout=4) as pool:
+    with LocalPool(Busy(), 1, timeout=4) as pool:
         assert pool.map([Square(3)]) == [9]
         assert pool.replaced == 0
 
@@ -194,7 +198,7 @@ def test_half_a_message_is_no_reason_to_wait() -> None:
 
 def test_a_job_that_kills_every_worker_ends_the_run_with_its_exit_code() -> None:
     with (
-        Pool(tool, 1, timeout=HANG_SECONDS) as pool,
+        LocalPool(Tool(), 1, timeout=HANG_SECONDS) as pool,
         pytest.raises(WorkerError, match="exit code 3"),
     ):
         pool.map([Die()])
@@ -202,7 +206,7 @@ def test_a_job_that_kills_every_worker_ends_the_run_with_its_exit_code() -> None
 
 def test_a_workers_error_arrives_as_one_line() -> None:
     with (
-        Pool(tool, 1, timeout=HANG_SECONDS) as pool,
+        LocalPool(Tool(), 1, timeout=HANG_SECONDS) as pool,
         pytest.raises(WorkerError, match="environment 3"),
     ):
         pool.map([Fail()])
@@ -210,7 +214,7 @@ def test_a_workers_error_arrives_as_one_line() -> None:
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_games_that_workers_started_end_with_them(tmp_path: Path, dies: bool) -> None:
-    with Pool(tool, 1, timeout=HANG_SECONDS) as pool:
+    with LocalPool(Tool(), 1, timeout=HANG_SECONDS) as pool:
         pool.map([Play(tmp_path / "games", dies)])
         games = [int(pid) for pid in (tmp_path / "games").read_text().split()]
         assert len(games) == 1 + dies
@@ -222,8 +226,8 @@ def test_games_that_workers_started_end_with_them(tmp_path: Path, dies: bool) ->
 def test_games_end_with_their_workers_without_process_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worldmodels.workers.pool._GROUPS", False)
-    with Pool(tool, 1, timeout=60) as pool:
+    monkeypatch.setattr("worldmodels.workers.local._GROUPS", False)
+    with LocalPool(Tool(), 1, timeout=60) as pool:
         pool.map([Play(tmp_path / "games")])
         (game,) = [int(pid) for pid in (tmp_path / "games").read_text().split()]
         assert running(game)
@@ -241,7 +245,7 @@ def test_workers_and_their_games_die_with_a_killed_parent(
 import os, subprocess, sys, time
 sys.path.append({str(ROOT)!r})
 from dataclasses import dataclass
-from worldmodels.workers.pool import Pool
+from worldmodels.workers.local import LocalPool
 
 @dataclass
 class Note:
@@ -251,11 +255,13 @@ class Note:
             file.write(f"{{os.getpid()}}\\n{{game.pid}}\\n")
         time.sleep(1000)
 
-def tool():
-    return None
+@dataclass
+class Tool:
+    def build(self):
+        return None
 
 if __name__ == "__main__":
-    Pool(tool, 2, 600).map([Note(), Note()])
+    LocalPool(Tool(), 2, 600).map([Note(), Note()])
 """
     path = tmp_path / "parent.py"
     path.write_text(script)

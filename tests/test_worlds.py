@@ -270,16 +270,21 @@ def test_a_single_dream_passes_gymnasiums_own_checker(decoded: bool) -> None:
     check_env(DreamEnv(num_envs), skip_render_check=True)
 
 
-def test_a_search_told_again_from_its_log_goes_on_as_if_never_stopped() -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_search_told_again_from_its_log_goes_on_as_if_never_stopped(overlap: bool) -> None:
     def score(candidates: np.ndarray) -> np.ndarray:
         return np.asarray(-((candidates - 0.5) ** 2).sum(axis=1))
 
     one = Search(30, 8, 0.1, seed=3)
     log = []
+    asked = [one.ask()] if overlap else []
     for _ in range(12):
-        log.append(score(one.ask()))
+        asked.append(one.ask())
+        log.append(score(asked.pop(0)))
         one.tell(log[-1])
     two = Search(30, 8, 0.1, seed=3)
+    if overlap:
+        two.ask()
     for fitness in log:
         two.ask()
         two.tell(fitness)

@@ -27,7 +27,7 @@ from worldmodels.reporting.scores import summarise
 from worldmodels.runs.integrity import Listed, listed
 from worldmodels.runs.manifests import MANIFEST
 from worldmodels.system.devices import choose_device, has_bfloat16
-from worldmodels.workers.pool import Pool
+from worldmodels.workers.local import LocalPool
 from worldmodels.worlds.dream_env import DreamVectorEnv
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec
 
@@ -122,7 +122,7 @@ def evaluate(
     chosen = seeds.evaluation(first_seed, episodes)
     num_envs = evaluation_num_envs(spec.engine, config.num_envs)
     episode_spec = EpisodeSpec(num_envs, spec.max_steps, policy.config.controller)
-    pool: Pool[Any] = Pool(world_spec.build, processes, _WORKER_TIMEOUT)
+    pool = LocalPool(world_spec, processes, _WORKER_TIMEOUT)
     with pool:
         outcome = fitness(pool, policy.parameters[None], chosen, episode_spec)
     returns, lengths, terminated = (part[0] for part in outcome)

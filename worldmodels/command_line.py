@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import re
 import sys
 import traceback
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 
 import hydra
 from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Sweep
 from hydra.errors import HydraException, MissingConfigException
@@ -28,16 +31,22 @@ from worldmodels.errors import (
     DISTRIBUTION,
     EXIT_ERROR,
     EXIT_STOPPED,
+    EXIT_UNCOPIED,
     ConfigError,
     Stopped,
+    StoreError,
+    TrainingError,
     WorldModelsError,
     system_error,
 )
 from worldmodels.files.untrusted import printable
 from worldmodels.system import interrupts, streams
+from worldmodels.system.launchers import started
 from worldmodels.version import __version__
 
 MODULES = {Stage.all: "chain"}
+TRAINING = (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate)
+"""The stages that train networks."""
 
 
 def run_stage(config: schema.Config) -> None:
@@ -73,13 +82,60 @@ def run_stage(config: schema.Config) -> None:
                     f"base={config.base}: neither a run in {data} nor the folder of an agent;"
                     f" shipped agents are {', '.join(shipped.agents())}"
                 )
-    context = Context(config, Run(data / config.run, base, config.run), published)
-    context.check()
-    module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
-    interrupts.check()
-    drawing = config.env.needs_display and config.stage not in extras.WITHOUT_ENV
-    with virtual_display(config.display.value, drawing):
-        module.run(context)
+    with _mirror(config, data / config.run):
+        context = Context(config, Run(data / config.run, base, config.run), published)
+        context.check()
+        module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
+        interrupts.check()
+        drawing = config.env.needs_display and config.stage not in extras.WITHOUT_ENV
+        with virtual_display(config.display.value, drawing):
+            module.run(context)
+
+
+def _mirror(config: schema.Config, root: Path) -> AbstractContextManager[object]:
+    """Fetches the run of ``resume=`` and copies it to ``store=``, where they are given."""
+    if config.store is None and config.resume is None:
+        return nullcontext()
+    from worldmodels.store.mirror import Mirror
+
+    return Mirror(config, root)
+
+
+def _run_with_others(config: schema.Config) -> None:
+    """Run one stage in rank 0, where torchrun or srun has started several processes for it.
+
+    The other ranks train when rank 0 does, and end with its exit code.
+    """
+    found = started()
+    if found is None or not (found.by == "torchrun" or config.trainer.grouped):
+        run_stage(config)  # with tasks of srun that are runs of their own beside it
+        return
+    if found.local_rank > 0:
+        streams.silence()
+    from worldmodels.system.devices import choose_device
+    from worldmodels.training import launch
+
+    launch.check(config.trainer, config.device.name)
+    if config.stage not in TRAINING:
+        if found.rank == 0:
+            run_stage(config)
+        return
+    if found.rank > 0:
+        from worldmodels.stages import follower
+
+        sys.exit(follower.follow(config))
+    with launch.connected(config.trainer, choose_device(config.device.name)) as ranks:
+        code = EXIT_ERROR
+        try:
+            run_stage(config)
+            code = 0
+        except Stopped:
+            code = EXIT_STOPPED
+            raise
+        finally:
+            if not ranks.ended:
+                with contextlib.suppress(TrainingError):  # of ranks that a signal has ended
+                    ranks.call({"code": code})
 
 
 class _Escape(BaseException):
@@ -90,15 +146,40 @@ class _Escape(BaseException):
         self.error, self.debug = error, debug
 
 
+def _checked(composed: DictConfig) -> schema.Config:
+    config = OmegaConf.to_object(composed)
+    assert isinstance(config, schema.Config)
+    limits.check(config)
+    return config
+
+
 def _run(composed: DictConfig) -> None:
     """Run the stage of a composed configuration."""
+    if "SUBMITIT_EXECUTOR" in os.environ and not interrupts.installed():
+        _run_as_job(composed)
+        return
     try:
-        config = OmegaConf.to_object(composed)
-        assert isinstance(config, schema.Config)
-        limits.check(config)
-        run_stage(config)
+        _run_with_others(_checked(composed))
     except Exception as error:
         raise _Escape(error, composed.debug) from error
+
+
+def _run_as_job(composed: DictConfig) -> None:
+    """Run the stage of a composed configuration in a job that a sweep has submitted."""
+    from worldmodels import sweeps
+
+    try:
+        config = _checked(composed)
+        sweeps.begin_job(config)
+        run_stage(config)
+    except Stopped as stop:
+        explain(stop)
+        sweeps.stop_job()
+    except Exception as error:
+        if composed.debug:
+            traceback.print_exception(error)
+        explain(error)
+        raise sweeps.fail_job(_line(error)) from None
 
 
 def _compose_and_run() -> None:
@@ -128,20 +209,46 @@ def _compose_and_run() -> None:
         folders.append(options.config_dir)
     own = any(word.lstrip("+~").startswith("hydra") for word in overrides)
     if not options.help and (others or own):
-        # Hydra's parser needs the overrides side by side, after the options.
-        last = {word for word in overrides if word.startswith("~") or "=" in word}
-        sys.argv[1:] = sorted(words, key=last.__contains__)
-        hydra.main(version_base="1.3", config_path=str(shipped.CONF), config_name="config")(_run)()
+        _hand_to_hydra(words, overrides, options.config_dir)
         return
-    if options.config_dir is not None:
-        path = str(options.config_dir.resolve()).replace("'", r"\'")
-        overrides.append(f"hydra.searchpath=['file://{path}']")
     with initialize_config_dir(str(shipped.CONF), version_base="1.3"):
-        composed = hydra.compose("config", overrides=overrides)
+        composed = hydra.compose("config", overrides=[*overrides, *_search(options.config_dir)])
     if options.help:
         print(usage.help_text(composed, folders, sections))
         return
     _run(composed)
+
+
+def _search(config_dir: Path | None) -> list[str]:
+    """The override that adds the groups of a folder."""
+    if config_dir is None:
+        return []
+    path = str(config_dir.resolve()).replace("'", r"\'")
+    return [f"hydra.searchpath=['file://{path}']"]
+
+
+def _hand_to_hydra(words: list[str], overrides: list[str], config_dir: Path | None) -> None:
+    # Hydra's parser needs the overrides side by side, after the options.
+    last = {word for word in overrides if word.startswith("~") or "=" in word}
+    sys.argv[1:] = sorted(words, key=last.__contains__)
+    main = hydra.main(version_base="1.3", config_path=str(shipped.CONF), config_name="config")(_run)
+    if not any(word.startswith("hydra/launcher=submitit") for word in overrides):
+        main()
+        return
+    from worldmodels import sweeps
+
+    sweeps.require(words)
+    swept = [word for word in overrides if not word.startswith("hydra")]
+    with initialize_config_dir(str(shipped.CONF), version_base="1.3"):
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        jobs = sweeps.check(
+            parser.parse_overrides(swept),
+            lambda job: _checked(hydra.compose("config", overrides=[*job, *_search(config_dir)])),
+        )
+    options = sweeps.options(overrides)
+    sys.argv += [f"++hydra.launcher.{key}={value}" for key, value in options.items()]
+    with sweeps.submitted(options["name"], jobs):
+        main()
 
 
 def _check_config_dir(folder: Path) -> None:
@@ -219,11 +326,17 @@ def explain(error: Exception) -> int:
     if isinstance(error, Stopped):
         streams.print_error(f"stopped by {error}: progress is saved, the same command continues")
         return EXIT_STOPPED
-    line = str(error)
     if isinstance(error, BrokenPipeError) and error.filename is None:
-        error.filename = (
-            streams.OUTPUT
-        )  # errors of the program's own pipes are caught where they occur
+        error.filename = streams.OUTPUT  # the program catches errors of its own pipes itself
+    if isinstance(error, OSError) and error.filename == streams.OUTPUT:
+        streams.close_output()  # otherwise the interpreter reports it again at its exit
+    streams.print_error(f"error: {_line(error)}")
+    return EXIT_UNCOPIED if isinstance(error, StoreError) else EXIT_ERROR
+
+
+def _line(error: Exception) -> str:
+    """What went wrong, on one line."""
+    line = str(error)
     if isinstance(error, HydraException | OmegaConfBaseException):
         line = composition_error(error)
     elif isinstance(error, OSError) and error.errno and error.filename is not None:
@@ -232,10 +345,7 @@ def explain(error: Exception) -> int:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         line = f"{type(error).__name__}: {line} ({place}; debug=true shows the traceback)"
-    if isinstance(error, OSError) and error.filename == streams.OUTPUT:
-        streams.close_output()  # otherwise the interpreter reports it again at its exit
-    streams.print_error(f"error: {printable(' '.join(line.split()))}")
-    return EXIT_ERROR
+    return printable(" ".join(line.split()))
 
 
 def command() -> int:
@@ -251,6 +361,9 @@ def command() -> int:
         # The command `worldmodels` finds an environment's module in the working directory, as
         # `python -m worldmodels` does.
         sys.path.append(here)
+    found = started()
+    if found is not None and found.by == "torchrun" and found.local_rank > 0:
+        streams.silence()  # for what every rank finds wrong with the words
     # Hydra would print errors in several lines and exit; raised to here they become one.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # It warns in two lines where it cannot write to the home folder and uses a temporary one.

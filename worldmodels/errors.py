@@ -15,6 +15,9 @@ EXIT_STOPPED = 75
 """Stopped by SIGTERM or SIGINT with all progress saved; the same command continues
 (``EX_TEMPFAIL`` of sysexits.h: schedulers may try again)."""
 
+EXIT_UNCOPIED = 74
+"""The run is finished here, but its copy in the store lacks files (``EX_IOERR`` of sysexits.h)."""
+
 
 def install(extra: str) -> str:
     """The command that installs an optional part of this package."""
@@ -47,6 +50,10 @@ class TrainingError(WorldModelsError):
 
 class WorkerError(WorldModelsError):
     """A worker process failed for good: the same work failed on every attempt."""
+
+
+class StoreError(WorldModelsError):
+    """The copy of a finished run in a store lacks files; ends with `EXIT_UNCOPIED`."""
 
 
 class Stopped(Exception):

@@ -7,13 +7,19 @@ from importlib.util import find_spec
 from shutil import which
 
 from worldmodels import trackers
-from worldmodels.config.choices import Engine, Stage
+from worldmodels.config.choices import Backend, Engine, Stage
 from worldmodels.config.schema import Config, parts
+from worldmodels.config.stores import MODULES, protocol
 from worldmodels.errors import ConfigError, install
 
 EXTRAS = {
     "ale_py": "atari",
     "envpool": "envpool",
+    "gcsfs": "gcs",
+    "s3fs": "s3",
+    "grpc": "ray",
+    "ray": "ray",
+    "submitit": "slurm",
     "tensorboard": "tensorboard",
     "vizdoom": "doom",
 }
@@ -23,7 +29,7 @@ PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "wandb": "wandb"}
 """The package that has a module, of those that every installation should have."""
 
 WITHOUT_ENV = (Stage.vae, Stage.rnn, Stage.inspect, Stage.report)
-EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate)
+EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate, Stage.plan)
 _LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.bootstrap, Stage.all, Stage.iterate)
 
 
@@ -76,12 +82,19 @@ def _check_ffmpeg() -> None:
 def _needed(config: Config) -> Iterator[tuple[str, str]]:
     """The key that needs a module beyond the hard dependencies, and the module."""
     env, stage = config.env, config.stage
+    for key, url in (("store", config.store), ("resume", config.resume)):
+        module = None if url is None else MODULES[protocol(key, url)]
+        if module is not None:
+            yield f"{key}={url}", module
     if stage not in WITHOUT_ENV:
         module = env.id.partition(":")[0].partition(".")[0]
         if ":" in env.id and module:
             yield f"env={env.name} (env.id={env.id})", module
         if env.engine is Engine.envpool:
             yield "env.engine=envpool", "envpool"
+        if config.workers.backend is Backend.ray:
+            yield "workers=ray", "ray"
+            yield "workers=ray", "grpc"
     if stage in EVALUATING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"
     if stage in EVALUATING and config.evaluate.video:

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = ("conf", "pretrained")
 """Folders of the repository that are folders of the installed package."""
-AROUND = ("tests", "docs", "benchmarks", "docker", "slurm", "locks")
+AROUND = ("tests", "docs", "benchmarks", "cloud", "docker", "slurm", "locks")
 
 
 def do(*line: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

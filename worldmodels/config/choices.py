@@ -18,6 +18,7 @@ class Stage(Enum):
     inspect = "inspect"
     all = "all"
     iterate = "iterate"
+    plan = "plan"
     doctor = "doctor"
 
 
@@ -102,6 +103,21 @@ class Precision(Enum):
     auto = "auto"
     float32 = "float32"
     bfloat16 = "bfloat16"
+
+
+class Strategy(Enum):
+    """How several processes train one model: auto is ddp for more than one process; ddp joins one
+    process to a process group too."""
+
+    auto = "auto"
+    ddp = "ddp"
+
+
+class Backend(Enum):
+    """Where the workers are."""
+
+    local = "local"
+    ray = "ray"
 
 
 class LoggerMode(Enum):

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.config.choices import Features, Stage, WorldKind
+from worldmodels.config.choices import Backend, Features, Stage, WorldKind
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.schema import Config, bootstrap_config, flat, unknown
 from worldmodels.config.sections import ControllerConfig
+from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
 
 LIMITS = limits_of(Config)
@@ -46,6 +47,9 @@ def check(config: Config) -> None:
     for key in sorted(values.keys() - PATHS, key=lambda key: ("." not in key, key)):
         if isinstance(value := values[key], str) and not value.isprintable():
             raise ConfigError(f"{key}={value}: has control characters; choose printable text")
+    for key, url in (("store", config.store), ("resume", config.resume)):
+        if url is not None:
+            protocol(key, url)
     if Path(config.env.name).name != config.env.name:
         raise ConfigError(f"env.name={config.env.name}: choose a name for folders")
     if config.env.squash is not None and len(config.env.squash) not in ACTIONS:
@@ -54,10 +58,15 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"env.action_bins has {len(config.env.action_bins)} entries: choose three actions"
         )
+    if config.workers.backend is Backend.ray and config.workers.processes == 0:
+        raise ConfigError(
+            "workers.processes=0: workers.backend=ray needs workers; choose 1 or more, null for one"
+            " for each core of the cluster, or workers=local"
+        )
     _check_search(config.controller)
     _check_memory(config)
     seeds.evaluation(config.evaluate.first_seed, config.evaluate.episodes)
-    if config.stage in (Stage.all, Stage.iterate):
+    if config.stage in (Stage.all, Stage.iterate, Stage.plan):
         _check_latents(config)
         _check_split(config)
     if config.bootstrap:

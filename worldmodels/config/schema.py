@@ -24,6 +24,7 @@ from worldmodels.config.sections import (
     EvaluateConfig,
     IterateConfig,
     LoggerConfig,
+    MirrorConfig,
     RNNConfig,
     RolloutsConfig,
     TrainerConfig,
@@ -44,6 +45,10 @@ class Config:
     """Run or folder of an agent whose finished parts are used where this run has none."""
     data: str = "data"
     """Folder of all runs."""
+    store: str | None = None
+    """Copies the run, while it goes on, to a folder, s3://bucket/prefix or gs://bucket/prefix."""
+    resume: str | None = None
+    """Copy of a run, from which this one continues if its folder is empty."""
     # 32 bits, what every library takes; the seeds of episodes are drawn from it (seeds.py).
     seed: int = number(1, 0, 2**32 - 1)
     """Seed of collection and training."""
@@ -56,6 +61,8 @@ class Config:
     """Folder of the trained agent that stage=evaluate evaluates."""
     overwrite: bool = False
     """Make the stage's artifact again; the old one is kept until the new one is finished."""
+    price_per_hour: float | None = number(None, 0, 1_000_000)
+    """Price of the machine for an hour, in any currency; null: costs are not counted."""
     debug: bool = False
     """Show tracebacks of errors."""
     bootstrap: dict[str, Any] = field(default_factory=dict)
@@ -70,11 +77,16 @@ class Config:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
+    mirror: MirrorConfig = field(default_factory=MirrorConfig)
 
 
 def register() -> None:
     """Make the schema known to Hydra as ``schema``."""
-    ConfigStore.instance().store(name="schema", node=Config)
+    # The mappings take any key, also without Hydra's ``+``.
+    node = OmegaConf.structured(Config)
+    for mapping in (node.env.kwargs, node.vae.options, node.rnn.options, node.logger.options):
+        OmegaConf.set_struct(mapping, False)
+    ConfigStore.instance().store(name="schema", node=node)
 
 
 def changed(config: Config, overrides: Mapping[str, Any]) -> Config:
@@ -95,7 +107,12 @@ def parts(config: Config) -> Iterator[Config]:
     """What the stages of one command run with: its own configuration, and that of its bootstrap
     run."""
     yield config
-    if config.bootstrap and config.stage in (Stage.bootstrap, Stage.all, Stage.iterate):
+    if config.bootstrap and config.stage in (
+        Stage.bootstrap,
+        Stage.all,
+        Stage.iterate,
+        Stage.plan,
+    ):
         yield bootstrap_config(config)
 
 

@@ -7,11 +7,15 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from worldmodels.system.spent import spending
+
 T = TypeVar("T")
 
 
 def prefetch(items: Iterable[T], depth: int = 4) -> Iterator[T]:
     """Yield `items` in order, while a background thread produces the next ones.
+
+    The time that the caller waits for an item is counted as "reading" (`worldmodels.system.spent`).
 
     The thread ends when the generator is exhausted or closed.
 
@@ -47,7 +51,8 @@ def prefetch(items: Iterable[T], depth: int = 4) -> Iterator[T]:
     thread.start()
     try:
         while True:
-            kind, value = ahead.get()
+            with spending("reading"):
+                kind, value = ahead.get()
             if kind == "end":
                 return
             if kind == "error":

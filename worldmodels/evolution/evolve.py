@@ -1,5 +1,9 @@
 """The generations of CMA-ES: ask, evaluate, tell, log; at intervals evaluation on selection seeds.
 
+With `EvolveOptions.overlap`, the candidates of a generation are asked for and given to the workers
+before those of the one before are told. The order of asking and telling is fixed, whatever is done
+first, so that the result depends on the seed alone here too.
+
 Two logs in the folder are the whole state of a search: ``generations.jsonl``, the fitness of all
 candidates, and ``selection.jsonl``, the scores of the mean and of the best candidate on the
 selection seeds, with the parameters of the better one. A search that was stopped is restored by
@@ -10,6 +14,7 @@ docs/shapes.md: P candidates, E episodes per candidate.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +23,13 @@ from typing import Any
 import numpy as np
 
 from worldmodels import seeds
-from worldmodels.evolution.fitness import EpisodeSpec, fitness, wanted_episodes
+from worldmodels.evolution.fitness import (
+    EpisodeSpec,
+    Evaluation,
+    begin,
+    fitness,
+    wanted_episodes,
+)
 from worldmodels.evolution.pca import PCASubspace
 from worldmodels.evolution.search import Search
 from worldmodels.files.atomic import JsonLines
@@ -26,7 +37,7 @@ from worldmodels.models.controller import ControllerSpec
 from worldmodels.runs.integrity import require_made_by
 from worldmodels.runs.tracking import MetricsLog, Progress, say
 from worldmodels.seeds import Purpose
-from worldmodels.workers.pool import Heartbeat, Pool
+from worldmodels.workers.jobs import Heartbeat, Pool
 from worldmodels.worlds.world import World
 
 RELIABILITY = 0.7
@@ -54,6 +65,7 @@ class EvolveOptions:
         eval_episodes: episodes of each finalist in such an evaluation.
         num_envs: least and largest number of environments in one job; within them a quarter of a
             generation, which gives several cores work and does not depend on the number of workers.
+        overlap: begin each generation before the one before ends.
         seed: of the episodes.
         made_by: hash of configuration and inputs; logs with another one are refused.
     """
@@ -69,6 +81,7 @@ class EvolveOptions:
     eval_interval: int
     eval_episodes: int
     num_envs: tuple[int, int]
+    overlap: bool
     seed: int
     made_by: str = ""
 
@@ -122,6 +135,31 @@ def evolve(
     return loop.result()
 
 
+def batch_size(num_envs: tuple[int, int], episodes: int) -> int:
+    """Environments of one job, for so many episodes in all; see `EvolveOptions.num_envs`."""
+    fewest, most = num_envs
+    return min(most, max(fewest, episodes // 4))
+
+
+@dataclass
+class _Generation:
+    """Candidates that were asked for.
+
+    Args:
+        number: of the generation, from 0.
+        candidates: (P, size).
+        episodes: E of each of them.
+        wanted: whether they are to be evaluated; False beyond the last generation.
+    """
+
+    number: int
+    candidates: np.ndarray
+    episodes: int
+    wanted: bool
+    evaluation: Evaluation | None = None
+    began: float = 0.0
+
+
 class _Loop:
     """The state of a search: what its logs hold."""
 
@@ -138,7 +176,10 @@ class _Loop:
         self.options, self.tracker = options, tracker
         self.log = JsonLines(folder / "generations.jsonl")
         self.selection = JsonLines(folder / "selection.jsonl")
+        self.asked: deque[_Generation] = deque()
         self.steps, self.seconds = 0, 0.0
+        self.free = 0.0
+        """When the last generation and its selection had ended, of this process."""
         self.episodes = float(options.first_episodes or options.episodes)
 
     def run(self, open_pool: Callable[[Heartbeat], Pool[World]]) -> None:
@@ -157,10 +198,11 @@ class _Loop:
                 self.tracker.rewind(len(records))
                 for record in records:
                     self._replay(pool, record, selected)
-                while not self._over:
+                while (generation := self._next(pool)).wanted:
                     before = self.steps
-                    candidates, scores = self._generation(pool)
-                    self._select_if_due(pool, candidates, scores, selected)
+                    scores = self._generation(pool, generation)
+                    self._select_if_due(pool, generation.candidates, scores, selected)
+                    self.free = time.monotonic()
                     progress.advance(self._counted(self.steps - before))
 
     def result(self) -> EvolveResult:
@@ -181,40 +223,67 @@ class _Loop:
     @property
     def _over(self) -> bool:
         """Whether the last generation, or the one that used up the budget, is finished."""
-        options = self.options
-        spent = options.total_steps is not None and self.steps >= options.total_steps
-        return spent or self.search.generation >= options.generations
+        return self._spent or self.search.generation >= self.options.generations
+
+    @property
+    def _spent(self) -> bool:
+        """Whether the budget of steps is used up."""
+        return self.options.total_steps is not None and self.steps >= self.options.total_steps
+
+    def _ask(self) -> None:
+        """Ask for the generation that is told next and, where they overlap, for the one after."""
+        while self.search.asked - self.search.generation <= self.options.overlap:
+            number = self.search.asked
+            wanted = not self._spent and number < self.options.generations
+            episodes = round(self.episodes)
+            self.asked.append(_Generation(number, self.search.ask(), episodes, wanted))
+
+    def _next(self, pool: Pool[World]) -> _Generation:
+        """The generation that is told next; the workers have it and those that overlap it."""
+        self._ask()
+        for generation in self.asked:
+            if generation.wanted and generation.evaluation is None:
+                self._begin(pool, generation)
+        return self.asked.popleft()
+
+    def _begin(self, pool: Pool[World], generation: _Generation) -> None:
+        drawn = seeds.draw(
+            Purpose.TRAINING, self.options.seed, generation.number, count=generation.episodes
+        )
+        candidates = self.subspace.controllers(generation.candidates)
+        num_envs = batch_size(self.options.num_envs, len(candidates) * len(drawn))
+        spec = EpisodeSpec(num_envs, self.options.max_steps, self.spec, self.options.stall_steps)
+        generation.began = time.monotonic()
+        generation.evaluation = begin(pool, candidates, drawn, spec)
 
     def _replay(self, pool: Pool[World], record: dict[str, Any], selected: set[int]) -> None:
         """Repeat a generation from its record; run its selection if that is missing."""
-        candidates, scores = self.search.ask(), np.asarray(record["fitness"])
+        self._ask()
+        candidates, scores = self.asked.popleft().candidates, np.asarray(record["fitness"])
         self.steps += record["steps"]
         self.seconds += record["seconds"]
         self.episodes = record["next_episodes"]
         self._tell(scores)
         self._select_if_due(pool, candidates, scores, selected)
 
-    def _generation(self, pool: Pool[World]) -> tuple[np.ndarray, np.ndarray]:
-        """Ask, evaluate, tell and log; the candidates (P, size) and their fitness (P,)."""
-        number, options = self.search.generation, self.options
+    def _generation(self, pool: Pool[World], generation: _Generation) -> np.ndarray:
+        """Evaluate, tell and log; the fitness (P,)."""
+        number = generation.number
         self.step_progress.begin(f"generation {number + 1}")
-        candidates = self.search.ask()
-        drawn = seeds.draw(Purpose.TRAINING, options.seed, number, count=round(self.episodes))
-        began = time.monotonic()
-        num_envs = self._num_envs(len(candidates) * len(drawn))
-        spec = EpisodeSpec(num_envs, options.max_steps, self.spec, options.stall_steps)
-        outcome = fitness(pool, self.subspace.controllers(candidates), drawn, spec)
+        assert generation.evaluation is not None
+        began = max(generation.began, self.free)
+        outcome = generation.evaluation.outcome(pool)
         seconds, steps = time.monotonic() - began, int(outcome.lengths.sum())
         self.seconds += seconds
         self.steps += steps
-        scores = outcome.returns.mean(axis=1)
+        scores: np.ndarray = outcome.returns.mean(axis=1)
         self._tell(scores)
         self._allocate(outcome.returns)
         self.log.append(
             {
                 "generation": number,
                 "fitness": scores.tolist(),
-                "episodes": len(drawn),
+                "episodes": generation.episodes,
                 "next_episodes": self.episodes,
                 "steps": steps,
                 "seconds": round(seconds, 3),
@@ -222,10 +291,10 @@ class _Loop:
             }
         )
         values = {"mean": scores.mean(), "best": scores.max(), "worst": scores.min()}
-        values |= {"sigma": self.search.sigma, "steps": steps, "episodes": len(drawn)}
+        values |= {"sigma": self.search.sigma, "steps": steps, "episodes": generation.episodes}
         self.tracker.log(number + 1, {f"fitness/{k}": float(v) for k, v in values.items()})
         self.tracker.flush()
-        return candidates, scores
+        return scores
 
     def _tell(self, scores: np.ndarray) -> None:
         """Update the search; with `final_sigma`, set the step size for the steps taken."""
@@ -260,7 +329,7 @@ class _Loop:
             np.stack([self.search.mean, candidates[int(fitness_values.argmax())]])
         )
         drawn = seeds.draw(Purpose.SELECTION, options.seed, count=options.eval_episodes)
-        num_envs = self._num_envs(len(finalists) * len(drawn))
+        num_envs = batch_size(options.num_envs, len(finalists) * len(drawn))
         spec = EpisodeSpec(num_envs, options.max_steps, self.spec)
         outcome = fitness(pool, finalists, drawn, spec)
         scores = outcome.returns.mean(axis=1)
@@ -282,11 +351,6 @@ class _Loop:
             f"controller: generation {number + 1}: {scores[0]:.1f} (mean of the search),"
             f" {scores[1]:.1f} (its best candidate) on {len(drawn)} selection seeds"
         )
-
-    def _num_envs(self, episodes: int) -> int:
-        """Environments of one job, for so many episodes in all."""
-        fewest, most = self.options.num_envs
-        return min(most, max(fewest, episodes // 4))
 
 
 class _StepProgress:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from worldmodels.models.controller import ControllerSpec
-from worldmodels.workers.pool import Heartbeat, Pool
+from worldmodels.workers.jobs import Heartbeat, Pool
+from worldmodels.workers.queue import Batch
 from worldmodels.worlds.rollout import Outcome, PopulationPolicy, Recorder, rollout
 from worldmodels.worlds.world import World
 
@@ -118,6 +119,33 @@ def evaluation_num_envs(engine: str, num_envs: int) -> int:
     return FEW_ENVS if engine == "gymnasium" else num_envs
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """Episodes that workers were given.
+
+    Args:
+        batch: their jobs.
+        shape: (P, E).
+    """
+
+    batch: Batch
+    shape: tuple[int, int]
+
+    def outcome(self, pool: Pool[World]) -> Outcome:
+        """Wait for the last of them; see `fitness`."""
+        outcomes = [one for _, one in sorted(pool.finish(self.batch), key=lambda done: done[0])]
+        arrays = (np.concatenate(part) for part in zip(*outcomes, strict=True))
+        return Outcome(*(array.reshape(self.shape) for array in arrays))
+
+
+def begin(
+    pool: Pool[World], candidates: np.ndarray, seeds: Sequence[int], spec: EpisodeSpec
+) -> Evaluation:
+    """Give workers what `fitness` runs; they begin when something of the pool is waited for."""
+    batch = pool.submit(eval_batches(candidates, seeds, spec))
+    return Evaluation(batch, (len(candidates), len(seeds)))
+
+
 def fitness(
     pool: Pool[World], candidates: np.ndarray, seeds: Sequence[int], spec: EpisodeSpec
 ) -> Outcome:
@@ -136,9 +164,7 @@ def fitness(
         Stopped: the process was asked to stop.
         WorkerError: a job fails in every worker that tries it.
     """
-    outcomes = pool.map(eval_batches(candidates, seeds, spec))
-    shape = (len(candidates), len(seeds))
-    return Outcome(*(np.concatenate(part).reshape(shape) for part in zip(*outcomes, strict=True)))
+    return begin(pool, candidates, seeds, spec).outcome(pool)
 
 
 def wanted_episodes(returns: np.ndarray, reliability: float) -> float:

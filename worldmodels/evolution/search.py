@@ -3,11 +3,15 @@
 pycma saves its state by pickling. Here no state is saved: candidates are a function of the seed,
 the generation and the fitness values told before, so a search is restored exactly by repeating ask
 and tell with the fitness values of the log.
+
+Candidates of the next generation can be asked for before the fitness of the last ones is told; they
+come from an older distribution then.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import deque
 
 import cma
 import numpy as np
@@ -37,8 +41,12 @@ class Search:
         diagonal: bool = False,
     ) -> None:
         self.generation = 0
+        """Generations that were told."""
+        self.asked = 0
+        """Generations that were asked for."""
         self._seed = seed
-        self._asked: list[np.ndarray] = []
+        self._waiting: deque[list[np.ndarray]] = deque()
+        """The candidates of generations that are not told."""
         options = {
             "popsize": population,
             "CMA_diagonal": diagonal,
@@ -68,23 +76,27 @@ class Search:
         self._strategy.sigma = sigma
 
     def ask(self) -> np.ndarray:
-        """The candidates of this generation, (P, dimension) float32."""
+        """The candidates of the next generation, (P, dimension) float32."""
         # One thread: the eigendecomposition's rounding may depend on how many share it.
-        sequence = np.random.SeedSequence([self._seed, self.generation])
+        sequence = np.random.SeedSequence([self._seed, self.asked])
         self._generator = np.random.Generator(np.random.Philox(sequence))
         with threadpool_limits(1):
-            self._asked = self._strategy.ask()
-        return np.asarray(self._asked, np.float32)
+            candidates = self._strategy.ask()
+        self.asked += 1
+        self._waiting.append(candidates)
+        return np.asarray(candidates, np.float32)
 
     def tell(self, fitness: np.ndarray) -> None:
-        """Update the search distribution; begins the next generation.
+        """Update the search distribution; there has to be an `ask` between two of these.
 
         Args:
-            fitness: of the candidates of the last `ask`, (P,); higher is better.
+            fitness: of the candidates that were asked for first and not told yet, (P,); higher is
+                better.
         """
+        candidates = self._waiting.popleft()
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._strategy.tell(self._asked, list(-np.asarray(fitness, np.float64)))
+            self._strategy.tell(candidates, list(-np.asarray(fitness, np.float64)))
         self.generation += 1
 
     def _normal(self, *shape: int) -> np.ndarray:

@@ -72,9 +72,9 @@ def _fault(record: Any) -> str | None:
     if not all(isinstance(value, str) for value in record["inputs"].values()):
         return "inputs are not all fingerprints"
     used = record.get("resources", {"cpu_s": 0.0, "peak_bytes": {}})
-    peaks = used.get("peak_bytes")
-    numbers = [used.get("cpu_s"), *record.get("throughput", {}).values()]
-    numbers += peaks.values() if isinstance(peaks, dict) else [None]
+    numbers = [used.get("cpu_s"), used.get("cost", 0), *record.get("throughput", {}).values()]
+    for group in (used.get("peak_bytes"), used.get("spent_s", {})):
+        numbers += group.values() if isinstance(group, dict) else [None]
     if not all(isinstance(number, int | float) for number in numbers):
         return "resources or throughput are not all numbers"
     return None

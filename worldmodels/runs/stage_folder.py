@@ -13,6 +13,7 @@ from typing import Any
 
 from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
 from worldmodels.files.atomic import remove_temporary
+from worldmodels.runs import costs
 from worldmodels.runs.integrity import sha256_of
 from worldmodels.runs.locks import FolderLock
 from worldmodels.runs.manifests import MANIFEST, write_manifest
@@ -40,6 +41,7 @@ class StageFolder:
             artifact, which is only read.
         started: when this process began, by `time.monotonic`.
         meter: of the process's CPU time and memory.
+        price_per_hour: of the machine, for the costs in the manifest; None where it is not known.
     """
 
     stage: str
@@ -50,6 +52,8 @@ class StageFolder:
     lock: FolderLock | None = None
     started: float = field(default_factory=time.monotonic)
     meter: Meter = field(default_factory=Meter)
+    price_per_hour: float | None = None
+    _finished: bool = False
 
     def __enter__(self) -> StageFolder:
         return self
@@ -63,6 +67,8 @@ class StageFolder:
         try:
             if not self.complete and self.path.exists():
                 self._leave(error)
+            if self._finished and error is None:
+                say(f"{self.stage}: {costs.in_words(self.record)}")
         except (ArtifactError, OSError):
             # On a full disk this is the second error, and the first one says more.
             if error is None:
@@ -136,7 +142,7 @@ class StageFolder:
             "files": sha256_of(self.path, files),
         }
         write_manifest(self.path, self.record)
-        self.complete = True
+        self.complete = self._finished = True
         discard(self.path)
         self._release()
 
@@ -153,17 +159,5 @@ class StageFolder:
 
     def _count(self) -> None:
         """Add this process's time and memory to what earlier ones used."""
-        before = self.record.get("resources", {"cpu_s": 0.0, "peak_bytes": {}})
-        used = self.meter.read()
-        peaks = before["peak_bytes"] | {
-            where: max(peak, before["peak_bytes"].get(where, 0))
-            for where, peak in used["peak_bytes"].items()
-        }
-        wall = self.record.get("wall_s", 0.0) + time.monotonic() - self.started
-        self.record |= {
-            "wall_s": round(wall, 3),
-            "resources": {
-                "cpu_s": round(before["cpu_s"] + used["cpu_s"], 3),
-                "peak_bytes": peaks,
-            },
-        }
+        used, wall = self.meter.read(), time.monotonic() - self.started
+        self.record |= costs.added(self.record, used, wall, self.path, self.price_per_hour)

@@ -25,6 +25,7 @@ from worldmodels.stages.inputs import Inputs
 from worldmodels.stages.runtime import Runtime
 from worldmodels.system.devices import choose_device
 from worldmodels.system.disk import unwritable
+from worldmodels.training import compiling, launch
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,12 @@ class Context:
                 for engine in engines:
                     check_registered(Runtime(part).env_spec(engine))
         if self.config.stage not in (Stage.inspect, Stage.report):
-            choose_device(self.config.device.name)
+            device = choose_device(self.config.device.name)
+            launch.check(self.config.trainer, self.config.device.name)
+            if self.config.trainer.compile:
+                compiling.check(device)
+        if self.config.stage not in extras.WITHOUT_ENV:
+            self.runtime.connect()
         if self.config.stage is not Stage.inspect:
             reason = unwritable(self.run.root)
             if reason is not None:
@@ -113,6 +119,7 @@ class Context:
         share = self.config.stage.name != stage
         content = flat(seed=self.config.seed, **groups)
         folder = self.run.begin(stage, content, inputs, growable, self.config.overwrite, share)
+        folder.price_per_hour = self.config.price_per_hour
         if folder.unlike is not None:
             say(f"{stage}: {folder.unlike}: making it anew")
         if folder.complete:
@@ -134,7 +141,8 @@ def _keys(observation: ObservationSpec) -> str:
 
 def _check_models(config: Config) -> None:
     """Raise `ConfigError` for models that cannot be built; on the meta device, without memory."""
-    if config.stage not in (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate):
+    training = (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate, Stage.plan)
+    if config.stage not in training:
         return
     with torch.device("meta"):
         build_encoder(config.vae, config.env.size)

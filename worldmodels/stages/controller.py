@@ -78,7 +78,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     encoder = encoder.for_inference()
     # Saved in the type they were used in: bfloat16 halves the size. In the environment the
     # dynamics model computes in float32.
-    if context.runtime.bfloat16:
+    if context.runtime.world_bfloat16:
         encoder = encoder.to(torch.bfloat16)
         if config.world is WorldKind.dream:
             dynamics = dynamics.to(torch.bfloat16)
@@ -131,7 +131,8 @@ def _options(context: Context, made_by: str) -> EvolveOptions:
         stall_steps=config.stall_steps,
         eval_interval=config.eval_interval,
         eval_episodes=config.eval_episodes,
-        num_envs=_num_envs(context),
+        num_envs=batch_sizes(context),
+        overlap=config.overlap,
         seed=context.config.seed,
         made_by=made_by,
     )
@@ -214,14 +215,14 @@ def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None
     return mean
 
 
-def _num_envs(context: Context) -> tuple[int, int]:
+def batch_sizes(context: Context) -> tuple[int, int]:
     """Least and largest number of environments in one job."""
     config = context.config.controller
     if config.world is WorldKind.real:
         return context.config.env.num_envs, context.config.env.num_envs
     if config.dream_num_envs is not None:
         return config.dream_num_envs, config.dream_num_envs
-    if context.runtime.device.type != "cpu":
+    if context.runtime.world_device.type != "cpu":
         return GPU_DREAM_ENVS, GPU_DREAM_ENVS
     return MIN_DREAM_ENVS, MAX_DREAM_ENVS
 

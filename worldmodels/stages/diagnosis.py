@@ -40,6 +40,10 @@ OPTIONAL = {
     "cuda": "numba-cuda",
     "doom": "vizdoom",
     "envpool": "envpool",
+    "gcs": "gcsfs",
+    "ray": "ray",
+    "s3": "s3fs",
+    "slurm": "hydra-submitit-launcher",
     "tensorboard": "tensorboard",
 }
 """The package of each extra."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,8 @@ from worldmodels.runs.integrity import fingerprint_arrays, require_made_by
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Progress, console, say
 from worldmodels.stages.context import Context
-from worldmodels.workers.pool import Heartbeat
+from worldmodels.system.spent import WORKING, spending
+from worldmodels.workers.jobs import WRITTEN, Heartbeat
 from worldmodels.worlds.collect import EpisodeRecorder, RandomActions, RandomEpisodes
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome
@@ -153,7 +154,7 @@ class _Recorded:
     """A job for a worker that also writes its first `RECORDED` episodes as a shard."""
 
     batch: EvalBatch
-    path: Path
+    path: Path = field(metadata=WRITTEN)
     attrs: dict[str, str | int | float]
 
     @property
@@ -232,7 +233,8 @@ def _record_video(
         video = EpisodeVideo(index, agent.encoder, dynamics)
         heartbeat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
         try:
-            batch.play(world, heartbeat, video)
+            with spending(WORKING):
+                batch.play(world, heartbeat, video)
         finally:
             world.close()
         video.write(path)

@@ -35,14 +35,15 @@ def run(context: Context) -> None:
             f" first run python -m worldmodels stage=all run={context.run.name}"
         )
     modelled = finished.keys() >= {"rollouts", "vae", "rnn"}
-    page = render(
-        context.run.root.name,
-        finished,
-        _comparison(context, finished) if modelled else None,
-        _open_loop(context) if "evaluate" in finished else None,
-        _dream_trained(context),
-    )
     with context.run.begin("report", {}, {}, overwrite=True) as folder:
+        folder.price_per_hour = context.config.price_per_hour
+        page = render(
+            context.run.root.name,
+            finished,
+            _comparison(context, finished) if modelled else None,
+            _open_loop(context) if "evaluate" in finished else None,
+            _dream_trained(context),
+        )
         path = folder.path / "index.html"
         with atomic_path(path) as temporary:
             temporary.write_text(page)

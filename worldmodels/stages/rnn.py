@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from worldmodels.agents.model_files import load_encoder, save_dynamics
 from worldmodels.agents.registry import build_dynamics
+from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.errors import DataError
@@ -26,10 +29,16 @@ from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import check_frames
+from worldmodels.stages.runtime import Runtime
+from worldmodels.stages.training import call, fit_options
 from worldmodels.training.copy_baseline import copy_baseline_nll
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes
-from worldmodels.training.fit import FitOptions, FitResult, fit
+from worldmodels.training.fit import FitResult, fit
+from worldmodels.training.ranks import Ranks
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def run(context: Context) -> None:
@@ -47,13 +56,14 @@ def _learn(context: Context, folder: StageFolder) -> None:
     episodes = context.inputs.episodes()
     latents = _latents(context, folder, episodes)
     split = episodes.split(config.validation_fraction, context.config.seed)
-    model, result = _train(context, folder, folder.path, latents, split, {})
-    table = {config.model: result.validation["nll"]}
-    if config.baselines:
-        if config.model == "mdn_rnn":
+    with context.runtime.ranks() as ranks:
+        model, result = _train(context, folder, folder.path, latents, split, ranks)
+        table = {config.model: result.validation["nll"]}
+        if config.baselines and config.model == "mdn_rnn":
             path = folder.path / "single_gaussian"
-            _, single = _train(context, folder, path, latents, split, {"mixtures": 1})
+            _, single = _train(context, folder, path, latents, split, ranks, mixtures=1)
             table["single_gaussian"] = single.validation["nll"]
+    if config.baselines:
         table["copy_last"] = copy_baseline_nll(latents, *split, model.sampled)
     save_dynamics(folder.path / "rnn.safetensors", model, latents.first_latents())
     folder.finish(
@@ -91,27 +101,54 @@ def _train(
     path: Path,
     latents: LatentSet,
     split: tuple[np.ndarray, np.ndarray],
-    other: dict[str, int],
+    ranks: Ranks,
+    **other: int,
 ) -> tuple[DynamicsModel, FitResult]:
     """Train one model, with the options `other` instead of the configured ones; see `fit`."""
-    config, trainer, seed = context.config.rnn, context.config.trainer, context.config.seed
+    config, seed = context.config.rnn, context.config.seed
     fabric = context.runtime.fabric()
     torch.manual_seed(seed)
     model = build_dynamics(config, latents.latent_size, latents.action_size, other)
     if not other:
         context.inputs.warm_start("rnn", model)
-    task = DynamicsTask(
-        model, latents, split, config.batch_size, config.sequence_length, seed, fabric
-    )
-    options = FitOptions(
-        epochs=config.epochs,
-        learning_rate=config.learning_rate,
-        final_learning_rate=config.final_learning_rate,
-        gradient_clip=config.gradient_clip,
-        seed=seed,
-        checkpoint_seconds=trainer.checkpoint_seconds,
-        log_every=trainer.log_every,
-        made_by=folder.record["made_by"],
-    )
+    task = _task(context.config, model, latents, split, fabric)
+    options = fit_options(context.config, config, config.gradient_clip, folder.record["made_by"])
+    called = {
+        **call("rnn", context.config, path, options.made_by),
+        "latents": str((folder.path / "latents.h5").resolve()),
+        "split": [part.tolist() for part in split],
+        "other": other,
+    }
     with context.tracker(dataclasses.replace(folder, path=path)) as tracker:
-        return model, fit(task, path, options, fabric, tracker)
+        ranks.call(called)
+        return model, fit(task, path, options, fabric, tracker, ranks)
+
+
+def _task(
+    config: Config,
+    model: DynamicsModel,
+    latents: LatentSet,
+    split: tuple[np.ndarray, np.ndarray],
+    fabric: Fabric,
+) -> DynamicsTask:
+    rnn = config.rnn
+    return DynamicsTask(
+        model, latents, split, rnn.batch_size, rnn.sequence_length, config.seed, fabric
+    )
+
+
+def join(config: Config, called: Mapping[str, Any], ranks: Ranks) -> None:
+    """Train with rank 0, in another process.
+
+    Args:
+        config: of rank 0.
+        called: what rank 0 sent.
+        ranks: the processes.
+    """
+    fabric = Runtime(config).fabric()
+    latents = LatentSet(Listed(Path(called["latents"]), made_by=called["made_by"]))
+    train, validation = (np.array(part) for part in called["split"])
+    model = build_dynamics(config.rnn, latents.latent_size, latents.action_size, called["other"])
+    task = _task(config, model, latents, (train, validation), fabric)
+    options = fit_options(config, config.rnn, config.rnn.gradient_clip, called["made_by"])
+    fit(task, Path(called["folder"]), options, fabric, None, ranks)

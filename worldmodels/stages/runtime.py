@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from worldmodels.agents.model_files import load_encoder
-from worldmodels.config.choices import Engine, Precision
+from worldmodels.config.choices import Backend, Engine, Precision
 from worldmodels.config.environments import env_spec
 from worldmodels.config.schema import Config, plain
 from worldmodels.envs.action_spec import ActionBounds, ActionSpec, actions_of
@@ -22,8 +22,10 @@ from worldmodels.errors import ConfigError
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.cores import available_cores
 from worldmodels.system.devices import choose_device, has_bfloat16
-from worldmodels.training import cpu
-from worldmodels.workers.pool import Heartbeat, Pool
+from worldmodels.training import cpu, launch
+from worldmodels.training.ranks import Ranks
+from worldmodels.workers.jobs import Heartbeat, Pool
+from worldmodels.workers.local import LocalPool
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 
 if TYPE_CHECKING:
@@ -46,26 +48,35 @@ class Runtime:
         return choose_device(self.config.device.name)
 
     @property
+    def world_device(self) -> torch.device:
+        """The device that episodes are played on; the machines of a cluster need no GPU."""
+        return torch.device("cpu") if self._on_ray else self.device
+
+    @property
     def bfloat16(self) -> bool:
-        """Whether networks compute in bfloat16."""
-        choice = self.config.trainer.precision
-        if choice is Precision.auto:
-            return has_bfloat16(self.device)
-        return choice is Precision.bfloat16
+        """Whether networks compute in bfloat16 while they are trained."""
+        return self._bfloat16_on(self.device)
+
+    @property
+    def world_bfloat16(self) -> bool:
+        """Whether networks compute in bfloat16 while episodes are played."""
+        return self._bfloat16_on(self.world_device)
+
+    def ranks(self) -> AbstractContextManager[Ranks]:
+        """The processes that train one model, this one being rank 0."""
+        return launch.ranks(self.config.trainer, self.device)
 
     def fabric(self) -> Fabric:
-        """Device and precision for training."""
-        # Imported here: it takes as long as all other imports, and few stages train.
-        from lightning_fabric import Fabric
-
+        """Device and precision for training, within `ranks`."""
+        trainer = self.config.trainer
         # It logs precisions and Slurm's srun, and sets its own level when imported.
         logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module="lightning_fabric")
-        if self.device.type == "cpu":
-            cpu.tune()
         precision: Literal["bf16-mixed", "32-true"]
         precision = "bf16-mixed" if self.bfloat16 else "32-true"
-        return Fabric(accelerator=self.device.type, devices=1, precision=precision)
+        if self.device.type == "cpu":
+            cpu.tune(launch.threads(trainer))
+        return launch.make_fabric(trainer, self.device, precision)
 
     def env_spec(self, engine: Engine | None = None) -> EnvSpec:
         """The environment, on the configured engine or on another."""
@@ -106,6 +117,19 @@ class Runtime:
             return self.config.workers.processes
         return available_cores() if self.device.type == "cpu" else 0
 
+    def connect(self) -> None:
+        """Connect to the cluster whose workers stages use, if the configuration names one.
+
+        Raises:
+            ConfigError: there is none, or one of another version.
+        """
+        if self._on_ray:
+            # Imported here: Ray is optional.
+            from worldmodels.workers.ray_cluster import connect
+
+            workers = self.config.workers
+            connect(workers.address, workers.processes or available_cores())
+
     def real(
         self,
         engine: Engine | None,
@@ -130,15 +154,17 @@ class Runtime:
                 f"env.size={spec.size}: the encoder {encoder} takes frames of {taken} pixels;"
                 f" choose env.size={taken}"
             )
-        prepare(spec, str(self.device))
+        device = str(self.world_device)
+        prepare(spec, device)
         return RealWorldSpec(
             env=spec,
-            env_processes=1 if self.processes else available_cores(),
+            env_processes=1 if self._on_ray or self.processes else available_cores(),
             encoder=encoder,
             dynamics=dynamics,
             features=features,
-            device=str(self.device),
-            bfloat16=self.bfloat16,
+            device=device,
+            bfloat16=self.world_bfloat16,
+            compiles=self._on_ray,
         )
 
     def dream(self, dynamics: Path, features: FeatureSpec, temperature: float) -> DreamWorldSpec:
@@ -153,8 +179,8 @@ class Runtime:
             dynamics=dynamics,
             temperature=temperature,
             features=features,
-            device=str(self.device),
-            bfloat16=self.bfloat16,
+            device=str(self.world_device),
+            bfloat16=self.world_bfloat16,
         )
 
     def pool(
@@ -167,5 +193,18 @@ class Runtime:
             on_steps: called with the number of environment steps that a worker reports.
             jobs: how many jobs there will be.
         """
-        processes = min(self.processes, jobs)
-        return Pool(world_spec.build, processes, self.config.workers.timeout, on_steps)
+        timeout = self.config.workers.timeout
+        if not self._on_ray:
+            return LocalPool(world_spec, min(self.processes, jobs), timeout, on_steps)
+        self.connect()
+        from worldmodels.workers.ray_pool import RayPool
+
+        return RayPool(world_spec, self.config.workers.processes, timeout, on_steps)
+
+    @property
+    def _on_ray(self) -> bool:
+        return self.config.workers.backend is Backend.ray
+
+    def _bfloat16_on(self, device: torch.device) -> bool:
+        choice = self.config.trainer.precision
+        return has_bfloat16(device) if choice is Precision.auto else choice is Precision.bfloat16

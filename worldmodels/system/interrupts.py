@@ -8,12 +8,20 @@ from types import FrameType
 from worldmodels.errors import Stopped
 
 _received: int | None = None
+_installed = False
 
 
-def install() -> None:
-    """Turn SIGTERM and SIGINT into a request; a second SIGINT interrupts at once."""
-    signal.signal(signal.SIGTERM, _note)
-    signal.signal(signal.SIGINT, _note)
+def install(*more: signal.Signals) -> None:
+    """Turn SIGTERM, SIGINT and `more` into a request; a second SIGINT interrupts at once."""
+    global _installed
+    _installed = True
+    for number in (signal.SIGTERM, signal.SIGINT, *more):
+        signal.signal(number, _note)
+
+
+def installed() -> bool:
+    """Whether this process answers signals so."""
+    return _installed
 
 
 def _note(number: int, frame: FrameType | None) -> None:
@@ -26,6 +34,11 @@ def _note(number: int, frame: FrameType | None) -> None:
 def requested() -> bool:
     """Whether a signal has requested the process to stop."""
     return _received is not None
+
+
+def received() -> int:
+    """The number of the signal by which the process was asked to stop; 0 for none."""
+    return int(_received or 0)
 
 
 def check() -> None:

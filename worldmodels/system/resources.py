@@ -1,41 +1,85 @@
-"""Resource use: CPU seconds and peak memory of the process, its workers and its GPU."""
+"""Resource use: CPU seconds, peak memory and waiting; of the process, its workers and its GPU."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from worldmodels.system.spent import reset_worker_peak, spent, worker_peak
 
 
 class Meter:
     """Measures from when it is made.
 
     The peak of this process is the stretch's own where Linux lets it be reset, and the process's
-    so far elsewhere; that of the workers is the largest of all that have ended so far.
+    so far elsewhere. That of the workers is what they told with their jobs: the system's figure for
+    children that have ended has that of this process in it, from before they started Python.
     """
 
     def __init__(self) -> None:
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, see proc(5)
+        reset_peak()
+        reset_worker_peak()
         if (cuda := _cuda()) is not None:
             cuda.reset_peak_memory_stats()
         self._own, self._workers = _cpu(resource.RUSAGE_SELF), _cpu(resource.RUSAGE_CHILDREN)
+        self._spent, self._gpu = spent(), _gpu_sampler()
+        self._gpu_before = (0.0, 0) if self._gpu is None else self._gpu.total
 
     def read(self) -> dict[str, Any]:
-        """``{"cpu_s": 12.3, "peak_bytes": {"process": 456, "worker": 789, "gpu": 1234}}``.
+        """What was used since: ``{"cpu_s": 12.3, "peak_bytes": {"process": 456, "worker": 789,
+        "gpu": 1234}, "spent_s": {"reading": 0.1}, "gpu_samples": [53.0, 60]}``.
 
-        Workers and GPU are left out where there was none.
+        Workers and GPU are left out where there was none. ``spent_s`` is seconds by activity (see
+        `worldmodels.system.spent`); those of several workers are added. ``gpu_samples`` is the sum
+        and the number of readings of the GPU's utilisation, each between 0 and 1.
         """
         own = _cpu(resource.RUSAGE_SELF) - self._own
         workers = _cpu(resource.RUSAGE_CHILDREN) - self._workers
-        peak = {"process": _own_peak()}
-        if workers > 1:
-            peak["worker"] = _peak(resource.RUSAGE_CHILDREN)
+        peak = {"process": own_peak()}
+        if worker_peak():
+            peak["worker"] = worker_peak()
         if (cuda := _cuda()) is not None:
             peak["gpu"] = cuda.max_memory_allocated()
-        return {"cpu_s": round(own + workers, 3), "peak_bytes": peak}
+        passed = {name: total - self._spent.get(name, 0.0) for name, total in spent().items()}
+        used: dict[str, Any] = {"cpu_s": round(own + workers, 3), "peak_bytes": peak}
+        used["spent_s"] = {name: round(seconds, 3) for name, seconds in passed.items() if seconds}
+        if self._gpu is not None:
+            total, count = self._gpu.total
+            if count > self._gpu_before[1]:
+                sampled = [round(total - self._gpu_before[0], 3), count - self._gpu_before[1]]
+                used["gpu_samples"] = sampled
+        return used
+
+
+class Sampler:
+    """Reads a number now and then in a thread of its own, which ends when reading fails.
+
+    Args:
+        read: the number, or None where there is nothing to read yet.
+        seconds: between two readings.
+    """
+
+    def __init__(self, read: Callable[[], float | None], seconds: float) -> None:
+        self._read, self._pause = read, seconds
+        self.total = (0.0, 0)
+        """Sum and number of the readings so far."""
+        threading.Thread(target=self._run, name="sampler", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                value = self._read()
+            except Exception:  # of a driver, or of the package that asks it
+                return
+            if value is not None:
+                self.total = (self.total[0] + value, self.total[1] + 1)
+            time.sleep(self._pause)
 
 
 def _cpu(who: int) -> float:
@@ -43,7 +87,14 @@ def _cpu(who: int) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _own_peak() -> int:
+def reset_peak() -> None:
+    """Let `own_peak` begin anew, where the system can: on Linux."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, see proc(5)
+
+
+def own_peak() -> int:
+    """The largest resident memory of this process in bytes, since the last `reset_peak`."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -61,3 +112,24 @@ def _cuda() -> Any:
     """``torch.cuda`` if this process uses it already; must not initialise it."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+
+
+_GPU_SECONDS = 1.0
+_gpu: Sampler | None = None
+
+
+def _gpu_sampler() -> Sampler | None:
+    """The sampler of the GPU's utilisation, one for the process; None where torch has no CUDA.
+
+    It needs the package nvidia-ml-py; without it nothing is sampled.
+    """
+    global _gpu
+    torch = sys.modules.get("torch")
+    if _gpu is None and torch is not None and torch.version.cuda is not None:
+        _gpu = Sampler(_gpu_utilisation, _GPU_SECONDS)
+    return _gpu
+
+
+def _gpu_utilisation() -> float | None:
+    cuda = _cuda()
+    return None if cuda is None else cuda.utilization() / 100

@@ -26,8 +26,19 @@ def open_closed() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, it stays open to the end
 
 
+_silent = False
+
+
+def silence() -> None:
+    """Let `print_error` do nothing from now on: another process prints the line."""
+    global _silent
+    _silent = True
+
+
 def print_error(line: str) -> None:
     """Write a line to standard error; does nothing where that is closed."""
+    if _silent:
+        return
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:

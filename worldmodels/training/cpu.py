@@ -12,12 +12,10 @@ import os
 
 import torch
 
-from worldmodels.system.cores import available_cores
-
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
-def tune() -> None:
+def tune(cores: int) -> None:
     """Flush denormals to zero, keep freed memory, and start no more threads than there are cores.
 
     Adam's second moments of weights with small gradients decay into denormal numbers, whose square
@@ -26,9 +24,12 @@ def tune() -> None:
     not a container's quota; and numba, which shares OpenMP with it, raises it above
     OMP_NUM_THREADS. Rounding depends on the number of threads, so it must not depend on what the
     process did before.
+
+    Args:
+        cores: for this process.
     """
     chosen = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    threads = int(chosen) if chosen.isdecimal() else min(torch.get_num_threads(), available_cores())
+    threads = int(chosen) if chosen.isdecimal() else min(torch.get_num_threads(), cores)
     if threads not in (0, torch.get_num_threads()):
         torch.set_num_threads(threads)
     torch.set_flush_denormal(True)

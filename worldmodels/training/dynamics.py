@@ -14,6 +14,7 @@ from worldmodels.data.latents import LatentSet
 from worldmodels.data.prefetch import prefetch
 from worldmodels.data.sequences import SequenceBatch, SequenceBatches
 from worldmodels.models.dynamics import DynamicsModel, Sequences, State
+from worldmodels.training.compiling import compiled
 
 
 class DynamicsTask:
@@ -30,6 +31,7 @@ class DynamicsTask:
     """
 
     unit = "transitions"
+    memory_key = "rnn.sequence_length"
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class DynamicsTask:
         fabric: Fabric,
     ) -> None:
         self.module = cast(torch.nn.Module, module)
+        self._model, self._loss = module, module.loss
         self._fabric = fabric
         train, validation = split
         self._train = SequenceBatches(latents, train, batch_size, length, seed, shuffle=True)
@@ -65,6 +68,18 @@ class DynamicsTask:
         """The number of transitions in `batch`, without padding."""
         return int(batch.mask.sum())
 
+    def rows(self, batch: SequenceBatch) -> int:
+        """The number of rows of `batch`, B."""
+        return len(batch.starts)
+
+    def part(self, batch: SequenceBatch, rows: slice) -> SequenceBatch:
+        """Rows of `batch`."""
+        return SequenceBatch(*(array[rows] for array in batch))
+
+    def compile(self) -> None:
+        """Compile the loss; see `worldmodels.training.compiling`."""
+        self._loss = compiled(self._loss)
+
     def loss(
         self, batch: SequenceBatch, carry: Sequence[Tensor] | None
     ) -> tuple[Tensor, dict[str, Tensor], State]:
@@ -77,10 +92,9 @@ class DynamicsTask:
         Returns:
             the loss, a scalar; detached scalars to log, by name; and the state after the window.
         """
-        model = cast(DynamicsModel, self.module)
         tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in batch)
         sequences = Sequences(*(self._fabric.to_device(tensor) for tensor in tensors))
         if carry is None:
-            carry = model.initial_state(len(sequences.starts), self._fabric.device)
+            carry = self._model.initial_state(len(sequences.starts), self._fabric.device)
         # float32: an LSTM this small gains nothing from autocast, and the tails of a density lose.
-        return model.loss(sequences, tuple(carry))
+        return self._loss(sequences, tuple(carry))

@@ -15,6 +15,7 @@ from worldmodels.data.shards import Episode
 from worldmodels.models.encoder import Encoder, to_input
 from worldmodels.runs.tracking import Progress
 from worldmodels.system import interrupts
+from worldmodels.system.spent import spending
 
 BATCH = 256
 
@@ -61,11 +62,12 @@ def _encode(
     episode: Episode, encoder: Encoder, device: torch.device, bfloat16: bool
 ) -> EncodedEpisode:
     means, logvars = [], []
-    for part in torch.split(torch.from_numpy(episode.frames), BATCH):
-        with torch.autocast(device.type, torch.bfloat16) if bfloat16 else nullcontext():
-            posterior = encoder.encode(to_input(part.to(device)))
-        means.append(posterior.mean.float().cpu())
-        logvars.append(posterior.logvar.float().cpu())
+    with spending("encoding"):
+        for part in torch.split(torch.from_numpy(episode.frames), BATCH):
+            with torch.autocast(device.type, torch.bfloat16) if bfloat16 else nullcontext():
+                posterior = encoder.encode(to_input(part.to(device)))
+            means.append(posterior.mean.float().cpu())
+            logvars.append(posterior.logvar.float().cpu())
     return EncodedEpisode(
         mean=torch.cat(means).numpy(),
         logvar=torch.cat(logvars).numpy(),

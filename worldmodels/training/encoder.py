@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import numpy as np
@@ -14,6 +14,7 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.frames import FrameBatches
 from worldmodels.data.prefetch import prefetch
 from worldmodels.models.encoder import Encoder
+from worldmodels.training.compiling import compiled
 
 
 class EncoderTask:
@@ -29,6 +30,7 @@ class EncoderTask:
     """
 
     unit = "images"
+    memory_key = "env.size"
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class EncoderTask:
         fabric: Fabric,
     ) -> None:
         self.module = cast(torch.nn.Module, module)
+        self._loss: Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]] = module.loss
         self._fabric = fabric
         train, validation = split
         self._train = FrameBatches(episodes, train, batch_size, seed, shuffle=True)
@@ -61,7 +64,19 @@ class EncoderTask:
         """The number of images in `batch`."""
         return len(batch)
 
-    def loss(self, batch: np.ndarray, carry: None) -> tuple[Tensor, dict[str, Tensor], None]:
+    def rows(self, batch: np.ndarray) -> int:
+        """The number of images in `batch`: each is a row."""
+        return len(batch)
+
+    def part(self, batch: np.ndarray, rows: slice) -> np.ndarray:
+        """Rows of `batch`."""
+        return batch[rows]
+
+    def compile(self) -> None:
+        """Compile the loss; see `worldmodels.training.compiling`."""
+        self._loss = compiled(self._loss)
+
+    def loss(self, batch: np.ndarray, carry: object) -> tuple[Tensor, dict[str, Tensor], None]:
         """The encoder's loss on a batch of frames.
 
         Args:
@@ -73,5 +88,5 @@ class EncoderTask:
         """
         frames = self._fabric.to_device(torch.from_numpy(batch))
         with self._fabric.autocast():
-            loss, logs = cast(Encoder, self.module).loss(frames)
+            loss, logs = self._loss(frames)
         return loss, logs, None

@@ -2,73 +2,32 @@
 
 Training that is stopped at any moment and resumed gives the same weights as without the stop: the
 order of the batches is a function of (seed, epoch), the random numbers of a step are a function of
-(seed, step), and the checkpoint holds the rest.
+(seed, step), and the checkpoint holds the rest. So it is, up to rounding, with another number of
+processes or parts of a batch (`worldmodels.training.parts`).
 """
 
 from __future__ import annotations
 
 import math
+import signal
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from worldmodels.errors import ArtifactError, TrainingError
+from worldmodels.errors import ArtifactError, Stopped, TrainingError
 from worldmodels.files import weights
 from worldmodels.runs.integrity import require_made_by, require_regular
-from worldmodels.runs.tracking import MetricsLog, Progress
+from worldmodels.runs.tracking import MetricsLog, Progress, say
 from worldmodels.system import interrupts
-
-
-class Task(Protocol):
-    """A module and its data: `EncoderTask` and `DynamicsTask`.
-
-    Args:
-        module: what is trained; `fit` replaces it by the module that Fabric wraps.
-        unit: what `count` counts, in the plural, for the throughput.
-    """
-
-    module: nn.Module
-    unit: str
-
-    def batches(self, epoch: int, start: int) -> Iterator[Any]:
-        """The training batches of one epoch, in host memory.
-
-        Args:
-            epoch: number of the epoch, from 0; it determines the order.
-            start: number of the first batch to yield, from 0; above 0 after a resumption.
-        """
-        ...
-
-    def steps(self, epoch: int) -> int:
-        """The number of training batches in epoch `epoch`."""
-        ...
-
-    def validation(self) -> Iterator[Any]:
-        """The validation batches, the same at each call."""
-        ...
-
-    def loss(self, batch: Any, carry: Any) -> tuple[Tensor, dict[str, Tensor], Any]:
-        """The loss of one batch.
-
-        Args:
-            batch: what `batches` or `validation` yields.
-            carry: the third result for the previous batch of the same pass; None for the first.
-
-        Returns:
-            the loss, a scalar with gradients; detached scalars to log, by name; and the state to
-            carry to the next batch of the same pass, such as an RNN's, cut from the graph.
-        """
-        ...
-
-    def count(self, batch: Any) -> int:
-        """The size of a batch in `unit`; it weights the batch in the validation loss."""
-        ...
+from worldmodels.training.parts import Part, Parts, added, mean
+from worldmodels.training.ranks import ALONE, Ranks
+from worldmodels.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -84,6 +43,8 @@ class FitOptions:
         checkpoint_seconds: least time between two checkpoints within an epoch, in seconds.
         log_every: steps between two rows of training metrics.
         made_by: hash of configuration and inputs; a checkpoint with another one is refused.
+        accumulate: parts in which a process computes its rows of a batch.
+        compile: compile the loss.
     """
 
     epochs: int
@@ -94,6 +55,8 @@ class FitOptions:
     checkpoint_seconds: float
     log_every: int
     made_by: str = ""
+    accumulate: int = 1
+    compile: bool = False
 
 
 @dataclass
@@ -122,51 +85,79 @@ class FitResult:
 
 
 def fit(
-    task: Task, folder: Path, options: FitOptions, fabric: Fabric, tracker: MetricsLog
+    task: Task,
+    folder: Path,
+    options: FitOptions,
+    fabric: Fabric,
+    tracker: MetricsLog | None,
+    ranks: Ranks = ALONE,
 ) -> FitResult:
     """Train `task.module`, resuming from `folder` if it holds a checkpoint.
 
-    On return the module has the weights of the epoch with the lowest validation loss, which are
-    also in ``best.safetensors``.
+    On return the module has, in rank 0, the weights of the epoch with the lowest validation loss,
+    which are also in ``best.safetensors``.
 
     Args:
-        task: module and data.
-        folder: of the checkpoints.
+        task: module and data, the same in every process.
+        folder: of the checkpoints, which every process reads and rank 0 writes.
         options: how to train.
         fabric: device and precision.
-        tracker: for training and validation metrics; rows after the checkpoint are removed.
+        tracker: for training and validation metrics, rows after the checkpoint are removed; None in
+            the ranks above 0.
+        ranks: the processes that train, each of which calls this function.
 
     Raises:
         ArtifactError: a checkpoint in `folder` is damaged, or has another `made_by`.
-        TrainingError: the loss is not finite.
-        Stopped: the process was asked to stop; the checkpoint is saved.
+        TrainingError: the loss is not finite, memory does not suffice for one row of a batch, or
+            another process has failed.
+        Stopped: one of the processes was asked to stop; the checkpoint is saved.
     """
-    loop = _Loop(task, folder, options, fabric, tracker)
-    return loop.run()
+    try:
+        return _Loop(task, folder, options, fabric, tracker, ranks).run()
+    except Exception as error:
+        ranks.fail(error)
+        raise
+
+
+@dataclass
+class _Step:
+    """What the processes agree on in one step."""
+
+    loss: float
+    stop: int
+    """The signal by which a process was asked to stop; 0 for none."""
+    due: bool
+    """A checkpoint is to be written."""
+    parts: list[Part] = field(default_factory=list)
 
 
 class _Loop:
     """The state of a fit: what the checkpoint holds."""
 
     def __init__(
-        self, task: Task, folder: Path, options: FitOptions, fabric: Fabric, tracker: MetricsLog
+        self,
+        task: Task,
+        folder: Path,
+        options: FitOptions,
+        fabric: Fabric,
+        tracker: MetricsLog | None,
+        ranks: Ranks,
     ) -> None:
         self.task, self.folder, self.options = task, folder, options
-        self.fabric, self.tracker = fabric, tracker
-        fused = fabric.device.type != "mps"  # Metal has it from torch 2.5 on only
-        parameters = task.module.parameters()
-        optimizer = torch.optim.Adam(parameters, lr=options.learning_rate, fused=fused)
-        task.module, self.optimizer = fabric.setup(task.module, optimizer)
+        self.fabric, self.tracker, self.ranks = fabric, tracker, ranks
+        self.parameters = list(task.module.parameters())
+        self.parts = Parts(ranks, options.accumulate, fabric.device)
+        self.told = options.accumulate
         self.total = sum(task.steps(epoch) for epoch in range(options.epochs))
         self.epoch, self.batch, self.step = 0, 0, 0
-        self.carry: Any = None
+        self.rows = 0
+        self.carry: Sequence[Tensor] | None = None
         self.best: dict[str, float] = {}
         self.trained, self.seconds = 0, 0.0
+        self.saved = time.monotonic()
 
     def run(self) -> FitResult:
-        if (self.folder / "checkpoint.safetensors").exists():
-            self._resume()
-        self.tracker.rewind(self.step)
+        self._begin()
         with Progress(self.folder.name, self.total, "batches", self.step) as progress:
             while self.epoch < self.options.epochs:
                 self._epoch(progress)
@@ -175,15 +166,42 @@ class _Loop:
                 self._save()
         if self.options.epochs == 0:  # an untrained model, to compare with
             self._validate()
-        best = self._load("best.safetensors")
-        self.task.module.load_state_dict(best["module"])
+        if self.ranks.first:
+            best = self._load("best.safetensors")
+            self.task.module.load_state_dict(best["module"])
         return FitResult(self.best, self.trained / max(self.seconds, 1e-9), self.task.unit)
 
+    def _begin(self) -> None:
+        """Bring module and optimiser to the device, and all processes to the same step."""
+        fused = self.fabric.device.type != "mps"  # Metal has it from torch 2.5 on only
+        optimizer = torch.optim.Adam(self.parameters, lr=self.options.learning_rate, fused=fused)
+        if self.ranks.size == 1:
+            _, self.optimizer = self.fabric.setup(self.task.module, optimizer)
+        else:
+            # Not through PyTorch's DDP module: that takes means of equal weight over processes, and
+            # cannot repeat a backward pass that ran out of memory in one of them.
+            self.task.module.to(self.fabric.device)
+            self.optimizer = self.fabric.setup_optimizers(optimizer)
+        if (self.folder / "checkpoint.safetensors").exists():
+            self._resume()
+        found = self.ranks.exchange(self.step, self.total)
+        if any(others != found[0] for others in found):
+            self.ranks.fail_together(
+                TrainingError(
+                    f"{self.folder}: the processes find different checkpoints or data (step and"
+                    f" number of steps: {found}); put data= on storage that all nodes share"
+                )
+            )
+        self.ranks.copy_from_first(self.task.module.state_dict().values())
+        if self.options.compile:
+            self.task.compile()
+        if self.tracker is not None:
+            self.tracker.rewind(self.step)
+
     def _epoch(self, progress: Progress) -> None:
-        saved = counted = time.monotonic()
-        logs: dict[str, Tensor] = {}
+        self.saved = counted = time.monotonic()
         for batch in self.task.batches(self.epoch, self.batch):
-            logs = self._train_step(batch)
+            step = self._train_step(batch)
             self.trained += self.task.count(batch)
             self.batch, self.step = self.batch + 1, self.step + 1
             now = time.monotonic()
@@ -191,12 +209,19 @@ class _Loop:
             counted = now
             progress.advance()
             if self.step % self.options.log_every == 0:
-                self.tracker.log(self.step, self._train_logs(logs))
-                progress.advance(0, self._pace(float(logs["loss"])))
-            if now - saved > self.options.checkpoint_seconds or interrupts.requested():
+                self._log(self._train_logs(step.parts))
+                progress.advance(0, self._pace(step.loss))
+            if self.ranks.size == 1:
+                step.stop, step.due = interrupts.received(), self._due()
+            if step.due or step.stop:
                 self._save()
-                interrupts.check()
-                saved = counted = time.monotonic()
+                if step.stop:
+                    self.ranks.fail_together(Stopped(signal.Signals(step.stop).name))
+                self.saved = counted = time.monotonic()
+
+    def _due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return time.monotonic() - self.saved > self.options.checkpoint_seconds
 
     def _pace(self, loss: float) -> str:
         """Epoch, loss and throughput for the progress display."""
@@ -204,29 +229,62 @@ class _Loop:
         epoch = f"epoch {self.epoch + 1} of {self.options.epochs}"
         return f"{epoch}, loss {loss:.4g}, {rate:,.0f} {self.task.unit}/s"
 
-    def _train_step(self, batch: Any) -> dict[str, Tensor]:
+    def _train_step(self, batch: Any) -> _Step:
         module, options = self.task.module, self.options
         module.train()
         torch.manual_seed(_mix(options.seed, self.step))
         for group in self.optimizer.param_groups:
             group["lr"] = self._learning_rate()
-        loss, logs, self.carry = self.task.loss(batch, self.carry)
-        value = loss.item()
-        if not math.isfinite(value):
-            raise TrainingError(
-                f"{self.folder}: the loss is {value} at step {self.step} (epoch {self.epoch});"
-                " lower the learning rate and use overwrite=true"
+        self.rows = self.task.rows(batch)
+        if self.rows < self.ranks.size:
+            self.ranks.fail_together(
+                TrainingError(
+                    f"trainer.devices: {self.ranks.size} processes cannot share batches of"
+                    f" {self.rows} rows ({self.folder}); choose at most {self.rows} processes"
+                )
             )
-        self.optimizer.zero_grad(set_to_none=True)
-        self.fabric.backward(loss)
+        parts, self.carry = self.parts.run(self.task, batch, self.carry, self.fabric.backward)
+        step = self._agree(parts)
+        self.ranks.sum_gradients(self.parameters)
         if options.gradient_clip is not None:
-            nn.utils.clip_grad_value_(module.parameters(), options.gradient_clip)
+            nn.utils.clip_grad_value_(self.parameters, options.gradient_clip)
         self.optimizer.step()
-        return {"loss": loss.detach()} | logs
+        return step
 
-    def _train_logs(self, logs: dict[str, Tensor]) -> dict[str, float]:
-        values = {f"train/{name}": float(value) for name, value in logs.items()}
-        return values | {"train/learning_rate": self._learning_rate()}
+    def _agree(self, parts: list[Part]) -> _Step:
+        """What all processes do after the gradients of a step are computed.
+
+        Raises:
+            TrainingError: the loss is not finite.
+        """
+        loss = sum(float(part.values["loss"]) * part.share for part in parts)
+        found = self.ranks.exchange(
+            loss, self.parts.number, interrupts.received(), self.ranks.first and self._due()
+        )
+        losses, numbers, signals, due = (list(column) for column in zip(*found, strict=True))
+        if not math.isfinite(sum(losses)):
+            self.ranks.fail_together(
+                TrainingError(
+                    f"{self.folder}: the loss is {sum(losses)} at step {self.step} (epoch"
+                    f" {self.epoch}); lower the learning rate and use overwrite=true"
+                )
+            )
+        if max(numbers) > self.told:
+            self.told = int(max(numbers))
+            say(
+                f"{self.folder.name}: out of memory at step {self.step}; a batch of {self.rows}"
+                f" rows is computed in {self.told * self.ranks.size} parts now, to the same result"
+            )
+        return _Step(sum(losses), int(max(signals)), any(due), parts)
+
+    def _log(self, values: dict[str, float]) -> None:
+        if self.tracker is not None:
+            self.tracker.log(self.step, values)
+
+    def _train_logs(self, parts: list[Part]) -> dict[str, float]:
+        values = added(self.ranks.gather(mean(parts)))
+        named = {f"train/{name}": value for name, value in values.items()}
+        return named | {"train/learning_rate": self._learning_rate()}
 
     def _learning_rate(self) -> float:
         options = self.options
@@ -234,23 +292,30 @@ class _Loop:
         return float(options.learning_rate * ratio ** (self.step / max(self.total - 1, 1)))
 
     def _validate(self) -> None:
-        values = evaluate(self.task, self.options.seed)
+        values = evaluate(self.task, self.options.seed, self.parts)
         if not math.isfinite(values["loss"]):
-            raise TrainingError(
-                f"{self.folder}: the validation loss is {values['loss']} in epoch {self.epoch};"
-                " lower the learning rate and use overwrite=true"
+            self.ranks.fail_together(
+                TrainingError(
+                    f"{self.folder}: the validation loss is {values['loss']} in epoch {self.epoch};"
+                    " lower the learning rate and use overwrite=true"
+                )
             )
-        self.tracker.log(self.step, {f"validation/{name}": v for name, v in values.items()})
+        self._log({f"validation/{name}": value for name, value in values.items()})
         if not self.best or values["loss"] < self.best["loss"]:
             self.best = values
-            self._write("best.safetensors", {"module": self.task.module.state_dict()})
+            if self.ranks.first:
+                self._write("best.safetensors", {"module": self.task.module.state_dict()})
 
     def _save(self) -> None:
-        self.tracker.flush()
+        carry = None if self.carry is None else self.ranks.whole(self.carry, self.rows)
+        if not self.ranks.first:
+            return
+        if self.tracker is not None:
+            self.tracker.flush()
         state = {
             "module": self.task.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "carry": None if self.carry is None else list(self.carry),
+            "carry": carry,
             "epoch": self.epoch,
             "batch": self.batch,
             "step": self.step,
@@ -290,17 +355,21 @@ class _Loop:
         self.epoch, self.batch, self.step = state["epoch"], state["batch"], state["step"]
         self.best = state["best"]
         self.trained, self.seconds = state["trained"], state["seconds"]
-        self.carry = weights.state_on(self.fabric.device, state["carry"])
+        carry = state["carry"]
+        if carry is not None:
+            own = self.ranks.share(len(carry[0]))
+            self.carry = weights.state_on(self.fabric.device, [part[own] for part in carry])
 
 
 @torch.no_grad()
-def evaluate(task: Task, seed: int) -> dict[str, float]:
+def evaluate(task: Task, seed: int, parts: Parts) -> dict[str, float]:
     """Mean validation loss and logs, weighted by batch size.
 
     Args:
         task: its module is set to evaluation mode.
         seed: of the random numbers, the same for every epoch and model, so that losses are
             comparable.
+        parts: how batches are computed, and by which processes.
 
     Returns:
         ``loss`` and the logs of the task, by name.
@@ -308,14 +377,17 @@ def evaluate(task: Task, seed: int) -> dict[str, float]:
     task.module.eval()
     torch.manual_seed(_mix(seed, -1))
     sums: dict[str, float] = {}
-    total, carry = 0, None
+    total = 0
+    carry: Sequence[Tensor] | None = None
     for batch in task.validation():
-        loss, logs, carry = task.loss(batch, carry)
-        count = task.count(batch)
-        total += count
-        for name, value in ({"loss": loss} | logs).items():
-            sums[name] = sums.get(name, 0.0) + float(value) * count
-    return {name: value / max(total, 1) for name, value in sums.items()}
+        done, carry = parts.run(task, batch, carry)
+        for part in done:
+            total += part.size
+            for name, value in part.values.items():
+                sums[name] = sums.get(name, 0.0) + float(value) * part.size
+    found = added(parts.ranks.gather({"": total} | sums))
+    size = found.pop("")
+    return {name: value / max(size, 1) for name, value in found.items()}
 
 
 def _mix(seed: int, step: int) -> int:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+import time
 from collections import deque
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+_BEAT_SECONDS = 0.5
 _LENGTH = struct.Struct("!Q")
 _PIECE = 2**18
 """Bytes that are read at most at a time from one end, so that the others have their turn."""
@@ -124,3 +126,26 @@ class PollingEnd:
     def close(self) -> None:
         """Close this end, which the other one notices."""
         self._end.close()
+
+
+class Reporter:
+    """Sends a worker's steps, at most once in a while.
+
+    Args:
+        end: of the worker.
+    """
+
+    def __init__(self, end: BlockingEnd) -> None:
+        self._end = end
+        self._steps, self._sent = 0, time.monotonic()
+
+    def beat(self, steps: int) -> None:
+        """Count `steps`; send them if the last message was a while ago."""
+        self._steps += steps
+        if time.monotonic() - self._sent > _BEAT_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the steps counted since the last message."""
+        self._end.send(("beat", self._steps))
+        self._steps, self._sent = 0, time.monotonic()

@@ -6,7 +6,7 @@ Shapes are in the letters of docs/shapes.md: N environments, A action, F feature
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from worldmodels.data.shards import Episode, write_shard
 from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.envs.actions import ActionPolicy, make_action_policy
 from worldmodels.models.controller import squashing
-from worldmodels.workers.pool import Heartbeat
+from worldmodels.workers.jobs import READ, WRITTEN, Heartbeat
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome, Policy, PopulationPolicy, rollout
@@ -77,7 +77,7 @@ class NoisyAgent:
         controls: the action space.
     """
 
-    folder: Path
+    folder: Path = field(metadata=READ)
     noise: float
     ez_greedy_epsilon: float
     controls: ActionBounds
@@ -224,7 +224,7 @@ class CollectShard:
         attrs: attributes of the shard, such as environment and policy.
     """
 
-    path: Path
+    path: Path = field(metadata=WRITTEN)
     seeds: tuple[int, ...]
     max_steps: int
     policy: CollectionPolicy

@@ -11,6 +11,7 @@ from torch import Tensor
 from worldmodels.data.latents import FirstLatents
 from worldmodels.models.dynamics import DynamicsModel, reset_rows, select_rows
 from worldmodels.models.features import FeatureSpec
+from worldmodels.system.spent import spending
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.world import Step
 
@@ -96,11 +97,12 @@ class DreamWorld:
             bool.
         """
         size = self._dynamics.latent_size
-        self._state = self._dynamics.advance(self._latents, actions, self._state)
-        prediction = self._dynamics.predict(self._state)
-        uniform = self._uniform.uniform(self._time, size)
-        normal = self._normal.normal(self._time, size)
-        self._latents = prediction.latent.sample(uniform, normal, self._temperature)
+        with spending("predicting"):
+            self._state = self._dynamics.advance(self._latents, actions, self._state)
+            prediction = self._dynamics.predict(self._state)
+            uniform = self._uniform.uniform(self._time, size)
+            normal = self._normal.normal(self._time, size)
+            self._latents = prediction.latent.sample(uniform, normal, self._temperature)
         self._actions = actions
         self._time = self._time + 1
         terminated = (prediction.termination > 0).cpu().numpy()

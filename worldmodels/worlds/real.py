@@ -16,6 +16,7 @@ from torch import Tensor
 from worldmodels.models.dynamics import DynamicsModel, State, select_rows
 from worldmodels.models.encoder import Encoder, to_input
 from worldmodels.models.features import FeatureSpec
+from worldmodels.system.spent import spending
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.world import Step
 
@@ -114,7 +115,8 @@ class RealWorld:
         self._time = 0
         device = self.perception.device
         self._noise = EpisodeNoise(seeds, LATENT_STREAM, device)
-        self._observations, _ = self._env.reset(seed=list(seeds))  # type: ignore[arg-type]  # gymnasium's stub
+        with spending("simulating"):
+            self._observations, _ = self._env.reset(seed=list(seeds))  # type: ignore[arg-type]  # gymnasium's stub
         action_size = int(np.prod(self._env.single_action_space.shape or ()))
         self._actions = torch.zeros(self._num_envs, action_size, device=device)
         if self.perception.dynamics is not None:
@@ -134,11 +136,14 @@ class RealWorld:
         """
         assert self._env is not None
         if self.perception.dynamics is not None:
-            self._state = self.perception.dynamics.advance(self._latents, actions, self._state)
+            with spending("predicting"):
+                self._state = self.perception.dynamics.advance(self._latents, actions, self._state)
         self._actions = actions
         all_actions = np.zeros((self._num_envs, actions.shape[1]), np.float32)
-        all_actions[self._running] = actions.cpu().numpy()
-        self._observations, reward, terminated, truncated, _ = self._env.step(all_actions)
+        with spending("encoding"):  # on a GPU this waits for the encoder; on a CPU it takes no time
+            all_actions[self._running] = actions.cpu().numpy()
+        with spending("simulating"):
+            self._observations, reward, terminated, truncated, _ = self._env.step(all_actions)
         self._time += 1
         running = self._running
         return Step(self._perceive(), reward[running], terminated[running], truncated[running])
@@ -176,7 +181,8 @@ class RealWorld:
         # On Metal, an asynchronous copy may read the host's memory after it was overwritten.
         on_cuda = perception.device.type == "cuda"
         frames = self._running_frames().to(perception.device, non_blocking=on_cuda)
-        self._latents = perception.latents(frames, self._noise, self._time)
+        with spending("encoding"):
+            self._latents = perception.latents(frames, self._noise, self._time)
         if perception.dynamics is None:
             return self._latents
         return perception.features.features(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from gymnasium.vector import VectorEnv
 
 from worldmodels.agents.model_files import load_dynamics, load_encoder, load_first_latents
-from worldmodels.envs.engines import EnvSpec, make_vector_env
+from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare
 from worldmodels.models.features import FeatureSpec
+from worldmodels.workers.jobs import READ
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.real import Perception, RealWorld
 
@@ -27,15 +28,17 @@ class RealWorldSpec:
         features: input of the controller.
         device: of the models.
         bfloat16: the encoder computes in bfloat16.
+        compiles: compile the engine first, if it is compiled and nobody has on this machine.
     """
 
     env: EnvSpec
     env_processes: int = 1
-    encoder: Path | None = None
-    dynamics: Path | None = None
+    encoder: Path | None = field(default=None, metadata=READ)
+    dynamics: Path | None = field(default=None, metadata=READ)
     features: FeatureSpec = FeatureSpec()  # noqa: RUF009  (immutable)
     device: str = "cpu"
     bfloat16: bool = False
+    compiles: bool = False
 
     def build(self) -> RealWorld:
         """Load the models and make the world.
@@ -43,6 +46,8 @@ class RealWorldSpec:
         Raises:
             ArtifactError: a file of a model is missing or damaged.
         """
+        if self.compiles:
+            prepare(self.env, self.device)
         device = torch.device(self.device)
         perception = Perception(
             encoder=load_encoder(self.encoder).to(device) if self.encoder else None,
@@ -73,7 +78,7 @@ class DreamWorldSpec:
         bfloat16: the model computes its matrix products in bfloat16.
     """
 
-    dynamics: Path
+    dynamics: Path = field(metadata=READ)
     temperature: float
     features: FeatureSpec
     device: str = "cpu"

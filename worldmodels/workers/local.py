@@ -1,8 +1,6 @@
-"""Processes that do jobs, and that may die or hang without harm.
+"""Worker processes of this machine, which may die or hang without harm.
 
-A pool hands jobs to worker processes, each of which has built its own tool (a world) once. The
-result of a job depends on the job alone, so the number of workers, their order and their deaths
-change nothing but the time it takes.
+Each of them has built its own tool (a world) once.
 """
 
 from __future__ import annotations
@@ -15,42 +13,28 @@ import signal
 import socket
 import threading
 import time
-import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Self
 
 import psutil
 
-from worldmodels.errors import WorkerError, WorldModelsError, system_error
+from worldmodels.errors import WorkerError
 from worldmodels.system import interrupts
-from worldmodels.workers.channel import BlockingEnd, PollingEnd
+from worldmodels.system.resources import own_peak
+from worldmodels.system.spent import WAITING, WORKING, add, drain, spending
+from worldmodels.workers.channel import BlockingEnd, PollingEnd, Reporter
+from worldmodels.workers.jobs import ONE_THREAD, Heartbeat, Job, Setup, ToolT, line_of
+from worldmodels.workers.queue import Batch, JobQueue, Task
 
-ToolT_contra = TypeVar("ToolT_contra", contravariant=True)
-ToolT = TypeVar("ToolT")
-Heartbeat = Callable[[int], None]
-ATTEMPTS = 3
-_BEAT_SECONDS = 0.5
 _CLOSING_SECONDS = 3.0
 _POLL_SECONDS = 0.2
 _STARTING_SECONDS = 600.0
 """Patience with a worker that is busy and does not come to its first job."""
-# Read when a library is imported, PyTorch's as well. Numba's pool would raise OpenMP's number for
-# PyTorch too, and threads that wait on each other's cores cost more than half of the throughput.
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 _GROUPS = hasattr(os, "setpgid") and hasattr(os, "killpg")
 _SPAWN = multiprocessing.get_context("spawn")
-
-
-class Job(Protocol[ToolT_contra]):
-    """A piece of work that a worker does with its tool; sent to other processes."""
-
-    def __call__(self, tool: ToolT_contra, heartbeat: Heartbeat) -> Any:
-        """Do it. Call `heartbeat` with the steps done, often: silence is taken for a hang."""
-        ...
 
 
 @dataclass
@@ -64,7 +48,7 @@ class _Worker:
 
     process: BaseProcess
     end: PollingEnd
-    job: int | None = None
+    task: Task | None = None
     heard: float = field(default_factory=time.monotonic)
     began: float = field(default_factory=time.monotonic)
     started: bool = False
@@ -73,7 +57,7 @@ class _Worker:
 
     def hang(self, timeout: float) -> str | None:
         """What shows that this worker hangs, or None."""
-        if self.job is None:
+        if self.task is None:
             return None
         now = time.monotonic()
         if not self.started and now - self._looked > _POLL_SECONDS:
@@ -96,11 +80,11 @@ class _Worker:
         self.end.close()
 
 
-class Pool(Generic[ToolT]):
-    """Worker processes that share out jobs.
+class LocalPool(Generic[ToolT]):
+    """Processes that share out jobs; see `Pool`.
 
     Args:
-        setup: builds a worker's tool; must be picklable.
+        setup: builds a worker's tool.
         processes: how many; 0 does the jobs in this process.
         timeout: seconds of silence after which a busy worker is replaced; one that starts is
             silent while it neither computes nor reads.
@@ -109,7 +93,7 @@ class Pool(Generic[ToolT]):
 
     def __init__(
         self,
-        setup: Callable[[], ToolT],
+        setup: Setup[ToolT],
         processes: int,
         timeout: float,
         on_steps: Heartbeat = lambda steps: None,
@@ -118,48 +102,34 @@ class Pool(Generic[ToolT]):
         self._timeout = timeout
         self._on_steps = on_steps
         self._size = processes
+        self._queue = JobQueue()
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
         self._tool: ToolT | None = None
         self.replaced = 0
 
-    def run(self, jobs: Sequence[Job[ToolT]]) -> Iterator[tuple[int, Any]]:
-        """Yield (job number, result) as jobs are done.
+    def submit(self, jobs: Sequence[Job[ToolT]]) -> Batch:
+        """Queue jobs; see `Pool`."""
+        return self._queue.submit(jobs)
 
-        Raises:
-            WorkerError: a job failed, or its worker died or hung on each of its attempts.
-            Stopped: the process was asked to stop; what was yielded is done, the rest is not.
-        """
-        if self._size == 0:
-            yield from self._run_here(jobs)
-            return
-        queue = deque(range(len(jobs)))
-        attempts = [0] * len(jobs)
-        done = 0
-        while len(self._workers) < min(self._size, len(jobs)):
-            self._workers.append(self._start())
-        while done < len(jobs):
+    def finish(self, batch: Batch) -> Iterator[tuple[int, Any]]:
+        """Yield (job number, result) of a batch as its jobs are done; see `Pool`."""
+        while batch.missing:
             interrupts.check()
-            for worker in self._workers:
-                if worker.job is None and queue:
-                    self._assign(worker, queue.popleft(), jobs)
-            results: list[tuple[int, Any]] = []
-            for worker, ready in self._ready():
-                results += self._serve_worker(worker, ready, queue, attempts)
-            # Now, for what they have said since has been read, however long the results below take.
-            for worker in list(self._workers):
-                what = worker.hang(self._timeout)
-                if what is not None:
-                    self._retry(worker, queue, attempts, what)
-            done += len(results)
-            yield from results
+            if self._size == 0:
+                self._work_here()
+            else:
+                self._work()
+            yield from batch.take()
+        yield from batch.take()
+
+    def run(self, jobs: Sequence[Job[ToolT]]) -> Iterator[tuple[int, Any]]:
+        """Submit jobs and yield (job number, result) as they are done; see `Pool`."""
+        yield from self.finish(self.submit(jobs))
 
     def map(self, jobs: Sequence[Job[ToolT]]) -> list[Any]:
         """The results of all jobs, in the order of the jobs."""
-        results: list[Any] = [None] * len(jobs)
-        for number, result in self.run(jobs):
-            results[number] = result
-        return results
+        return [result for _, result in sorted(self.run(jobs), key=lambda done: done[0])]
 
     def close(self) -> None:
         """End the workers: they are let close what they have, but not for long."""
@@ -177,18 +147,21 @@ class Pool(Generic[ToolT]):
             self._tool.close()
         self._tool = None
 
-    def __enter__(self) -> Pool[ToolT]:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run_here(self, jobs: Sequence[Job[ToolT]]) -> Iterator[tuple[int, Any]]:
+    def _work_here(self) -> None:
+        """Do one job in this process."""
         if self._tool is None:
-            self._tool = self._setup()
-        for number, job in enumerate(jobs):
-            interrupts.check()
-            yield number, job(self._tool, self._beat_here)
+            self._tool = self._setup.build()
+        task = self._queue.next(time.monotonic())
+        assert task is not None
+        with spending(WORKING):
+            result = task.job(self._tool, self._beat_here)
+        self._queue.finish(task, result, time.monotonic())
 
     def _beat_here(self, steps: int) -> None:
         interrupts.check()
@@ -198,17 +171,29 @@ class Pool(Generic[ToolT]):
         ours, theirs = socket.socketpair()
         process = _SPAWN.Process(target=_serve, args=(theirs, self._setup), daemon=False)
         resource_tracker.ensure_running()  # or the start does it, and unblocks signals
-        with _environment(_ONE_THREAD), _interrupt_blocked():
+        with _environment(ONE_THREAD), _interrupt_blocked():
             process.start()
         theirs.close()
         worker = _Worker(process, PollingEnd(ours))
         self._selector.register(worker.end, selectors.EVENT_READ, worker)
         return worker
 
-    def _assign(self, worker: _Worker, number: int, jobs: Sequence[Job[ToolT]]) -> None:
-        worker.job, worker.heard = number, time.monotonic()
-        worker.end.post(jobs[number])
-        self._await(worker)
+    def _work(self) -> None:
+        """Hand jobs to the workers that have none, and wait for what they all say."""
+        while len(self._workers) < min(self._size, self._queue.open):
+            self._workers.append(self._start())
+        for worker in self._workers:
+            if worker.task is None and (task := self._queue.next(time.monotonic())) is not None:
+                worker.task, worker.heard = task, time.monotonic()
+                worker.end.post(task.job)
+                self._await(worker)
+        for worker, ready in self._ready():
+            self._serve_worker(worker, ready)
+        # Now, for what they have said since has been read, however long the caller takes.
+        for worker in list(self._workers):
+            what = worker.hang(self._timeout)
+            if what is not None:
+                self._replace(worker, what)
 
     def _await(self, worker: _Worker) -> None:
         """Look out for what the worker says and, while it is to get more, for room for it."""
@@ -219,51 +204,47 @@ class Pool(Generic[ToolT]):
     def _ready(self) -> list[tuple[_Worker, int]]:
         return [(key.data, ready) for key, ready in self._selector.select(_POLL_SECONDS)]
 
-    def _serve_worker(
-        self, worker: _Worker, ready: int, queue: deque[int], attempts: list[int]
-    ) -> list[tuple[int, Any]]:
-        """Give a worker more of its job, and take what it says; a result, if it has one."""
+    def _serve_worker(self, worker: _Worker, ready: int) -> None:
+        """Give a worker more of its job, and take what it says."""
         if ready & selectors.EVENT_WRITE:
             if worker.end.flush():
                 worker.heard = time.monotonic()
             self._await(worker)
         if not ready & selectors.EVENT_READ:
-            return []
+            return
         worker.heard = time.monotonic()
         try:
             messages = worker.end.take()
         except EOFError:
-            self._retry(worker, queue, attempts, "died")
-            return []
-        results = []
+            self._replace(worker, None)
+            return
         for kind, content in messages:
             worker.started = True
             if kind == "beat":
                 self._on_steps(content)
+            elif kind == "spent":
+                add(*content)
             elif kind == "error":
                 raise WorkerError(content)
             else:
-                assert worker.job is not None
-                results.append((worker.job, content))
-                worker.job = None
-        return results
+                assert worker.task is not None
+                self._queue.finish(worker.task, content, time.monotonic())
+                worker.task = None
 
-    def _retry(self, worker: _Worker, queue: deque[int], attempts: list[int], what: str) -> None:
-        """Replace a worker and put its job back at the head of the queue."""
+    def _replace(self, worker: _Worker, what: str | None) -> None:
+        """Replace a worker, whose job is done again.
+
+        Args:
+            worker: that is dead or to be killed.
+            what: it did; None where it died.
+        """
         self._selector.unregister(worker.end)
         self._workers.remove(worker)
         worker.kill()
         self.replaced += 1
-        if worker.job is not None:
-            attempts[worker.job] += 1
-            if attempts[worker.job] >= ATTEMPTS:
-                raise WorkerError(
-                    f"a worker {what} on each of {ATTEMPTS} attempts at job {worker.job} (exit code"
-                    f" {worker.process.exitcode}; -9 is often a lack of memory: try fewer"
-                    " workers.processes or env.num_envs; silence may be slowness: try a longer"
-                    " workers.timeout)"
-                )
-            queue.appendleft(worker.job)
+        if worker.task is not None:
+            what = what or f"died (exit code {worker.process.exitcode})"
+            self._queue.lose(worker.task, what)
         self._workers.append(self._start())
 
 
@@ -296,7 +277,7 @@ def _interrupt_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(theirs: socket.socket, setup: Callable[[], Any]) -> None:
+def _serve(theirs: socket.socket, setup: Setup[Any]) -> None:
     """The life of a worker: build the tool, then do jobs until the socket closes."""
     if _GROUPS:
         os.setpgid(0, 0)
@@ -307,35 +288,27 @@ def _serve(theirs: socket.socket, setup: Callable[[], Any]) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     end = BlockingEnd(theirs)
-    reporter = _Reporter(end)
+    reporter = Reporter(end)
     tool: Any = None
     try:
-        tool = setup()
+        tool = setup.build()
         reporter.flush()  # it has started
         while True:
-            job = end.receive()
-            result = job(tool, reporter.beat)
+            with spending(WAITING):
+                job = end.receive()
+            with spending(WORKING):
+                result = job(tool, reporter.beat)
             reporter.flush()
+            end.send(("spent", (drain(), own_peak())))
             end.send(("done", result))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the pool has closed
     except Exception as error:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            end.send(("error", _line_of(error)))
+            end.send(("error", line_of(error)))
     finally:
         if hasattr(tool, "close"):
             tool.close()
-
-
-def _line_of(error: Exception) -> str:
-    """What the parent says of an error in a worker."""
-    if isinstance(error, WorldModelsError):
-        return str(error)
-    if isinstance(error, OSError) and error.errno and error.filename is not None:
-        return system_error(error, os.fsdecode(error.filename))
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{os.path.basename(last.filename)}:{last.lineno}"
-    return f"{type(error).__name__} in a worker ({place}): {error}".replace("\n", " ")
 
 
 def _die_with_parent() -> None:
@@ -380,20 +353,3 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-
-
-class _Reporter:
-    """Sends the steps done, at most once in a while."""
-
-    def __init__(self, end: BlockingEnd) -> None:
-        self._end = end
-        self._steps, self._sent = 0, time.monotonic()
-
-    def beat(self, steps: int) -> None:
-        self._steps += steps
-        if time.monotonic() - self._sent > _BEAT_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        self._end.send(("beat", self._steps))
-        self._steps, self._sent = 0, time.monotonic()

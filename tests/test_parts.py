@@ -1,0 +1,148 @@
+"""Batches computed in parts: the same loss, gradients and weights, also where memory runs out."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
+from worldmodels.errors import TrainingError
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.runs.integrity import Listed
+from worldmodels.runs.tracking import MetricsLog, read_metrics
+from worldmodels.training.dynamics import DynamicsTask
+from worldmodels.training.fit import FitOptions, FitResult, fit
+from worldmodels.training.parts import RowDraws
+
+OPTIONS = FitOptions(
+    epochs=2,
+    learning_rate=1e-2,
+    final_learning_rate=1e-3,
+    gradient_clip=0.5,
+    seed=1,
+    checkpoint_seconds=60.0,
+    log_every=1,
+)
+
+
+@pytest.fixture(scope="module")
+def latents(tmp_path_factory: pytest.TempPathFactory) -> LatentSet:
+    """Episodes of different lengths: rows of a batch have different numbers of valid steps."""
+    rng = np.random.default_rng(0)
+
+    def encoded() -> Iterator[EncodedEpisode]:
+        for seed, steps in enumerate((3, 17, 9, 5, 12, 4, 20, 7)):
+            yield EncodedEpisode(
+                mean=rng.normal(size=(steps + 1, 4)).astype(np.float32),
+                logvar=rng.normal(size=(steps + 1, 4)).astype(np.float32),
+                actions=rng.normal(size=(steps, 2)).astype(np.float32),
+                rewards=rng.normal(size=steps).astype(np.float32),
+                terminated=np.arange(steps) == steps - 1,
+                seed=seed,
+            )
+
+    path = tmp_path_factory.mktemp("latents") / "latents.h5"
+    write_latents(path, encoded(), {})
+    return LatentSet(Listed(path))
+
+
+class Small(DynamicsTask):
+    """Memory for a few rows: more raise the error that PyTorch's allocator raises."""
+
+    fits = 10**9
+    failures = 0
+
+    def loss(self, batch: Any, carry: Any) -> tuple[Tensor, dict[str, Tensor], Any]:
+        found = super().loss(batch, carry)
+        if self.rows(batch) > self.fits:
+            self.failures += 1
+            torch.empty(2**60, dtype=torch.uint8)
+        return found
+
+
+def train(
+    latents: LatentSet, folder: Path, options: FitOptions, fits: int = 10**9
+) -> tuple[FitResult, MDNRNN, Small]:
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    model = MDNRNN(4, 2, hidden_size=8, mixtures=2)
+    fabric = Fabric(accelerator="cpu", devices=1)
+    split = np.arange(6), np.arange(6, 8)
+    task = Small(model, latents, split, 6, 5, 1, fabric)
+    task.fits = fits
+    with MetricsLog(folder / "metrics.csv") as tracker:
+        return fit(task, folder, options, fabric, tracker), model, task
+
+
+def same(folder: Path, other: Path) -> bool:
+    rows, others = (read_metrics(path / "metrics.csv") for path in (folder, other))
+    assert len(rows) == len(others) > 20
+    for row, twin in zip(rows, others, strict=True):
+        assert row[:2] == twin[:2]
+        assert row[2] == pytest.approx(twin[2], rel=1e-4, abs=1e-6), row
+    return True
+
+
+@pytest.mark.parametrize("parts", [2, 4, 100])
+def test_parts_of_a_batch_make_the_same_steps(
+    latents: LatentSet, tmp_path: Path, parts: int
+) -> None:
+    whole, model, _ = train(latents, tmp_path / "whole", OPTIONS)
+    made, other, _ = train(latents, tmp_path / "parts", replace(OPTIONS, accumulate=parts))
+    assert made.validation == pytest.approx(whole.validation, rel=1e-4)
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=1e-3, atol=1e-5)
+    assert same(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_where_memory_runs_out_the_step_is_made_in_more_parts(
+    latents: LatentSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, _, _ = train(latents, tmp_path / "whole", OPTIONS)
+    made, _, task = train(latents, tmp_path / "small", OPTIONS, fits=2)
+    assert task.failures == 2  # 6 rows, 3 rows
+    assert made.validation == pytest.approx(whole.validation, rel=1e-4)
+    assert same(tmp_path / "small", tmp_path / "whole")
+    said = [line for line in capsys.readouterr().out.splitlines() if "out of memory" in line]
+    assert len(said) == 1
+    assert "a batch of 6 rows is computed in 4 parts" in said[0]
+
+
+def test_where_one_row_does_not_fit_the_key_is_named(latents: LatentSet, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"^rnn.sequence_length: .*one row.*; lower it"):
+        train(latents, tmp_path / "none", OPTIONS, fits=0)
+
+
+def test_another_error_is_not_taken_for_a_lack_of_memory(
+    latents: LatentSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(MDNRNN, "loss", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        train(latents, tmp_path / "bug", OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rows: torch.randn_like(torch.zeros(rows, 3, 5)),
+        lambda rows: torch.rand_like(torch.zeros(rows, 7)),
+        lambda rows: torch.randn(rows, 5),
+        lambda rows: torch.rand((rows, 2)),
+    ],
+)
+def test_the_draws_of_a_part_are_rows_of_those_of_the_whole(draw: Any) -> None:
+    torch.manual_seed(3)
+    whole, after = draw(9), torch.rand(2)
+    torch.manual_seed(3)
+    with RowDraws(slice(4, 6), 9):
+        part = draw(2)
+    torch.testing.assert_close(part, whole[4:6], rtol=0, atol=0)
+    torch.testing.assert_close(torch.rand(2), after, rtol=0, atol=0)

@@ -1,0 +1,326 @@
+"""What each stage of a run will take, from the rates that a calibration measured.
+
+Where the length of an episode is not known beforehand it is assumed, and the estimate says so.
+Shapes are in the letters of docs/shapes.md: P candidates, E episodes per candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from worldmodels.config.choices import ActionSource, WorldKind
+from worldmodels.config.schema import Config
+from worldmodels.evolution.evolve import GROWTH
+from worldmodels.evolution.fitness import evaluation_num_envs
+from worldmodels.planning.schedule import Job, WorldCost, search_size, training_length
+from worldmodels.planning.timing import FitRate, StepCost
+
+_LOG_ROW_BYTES = 60
+"""Of a metric in ``metrics.csv``; a training step that is logged has about five."""
+_NUMBER_BYTES = 20
+"""Of a number in the logs of a search."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a stage takes whatever the amount of its work, and its memory.
+
+    Args:
+        seconds: to start workers, load models, write pictures.
+        process: peak memory of the process in bytes.
+        worker: of a worker; 0 where there is none.
+        disk: bytes of its files.
+        gpu: of the GPU; 0 where there is none.
+    """
+
+    seconds: float
+    process: int
+    worker: int
+    disk: int
+    gpu: int = 0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a calibration measured, for one configuration.
+
+    Args:
+        base: of each stage.
+        worlds: costs by name: "random" and "controller" in the environment of training,
+            "evaluate" and "evaluate random" in that of the evaluation, "dream"; those that the
+            configuration needs.
+        record: seconds to record and write one frame.
+        record_bytes: memory that a worker needs for each frame of a shard.
+        frame_bytes: on disk.
+        random_length: mean steps of an episode of random actions.
+        vae: of images.
+        encode: frames per second.
+        rnn: of transitions.
+        search: seconds of the search itself in a generation.
+        parameters: numbers of a candidate, and of a controller.
+        latent_bytes: on disk, of an encoded frame.
+        num_envs: least and largest number of environments in a job of the search.
+        video_frame: seconds to draw and encode a frame of the video.
+        open_loop_step: seconds of a step of the report's predictions.
+        evaluation_engine: the simulator of the evaluation.
+        recorded: episodes that an evaluation records for the report.
+    """
+
+    base: dict[str, Base]
+    worlds: dict[str, WorldCost]
+    record: float
+    record_bytes: float
+    frame_bytes: float
+    random_length: float
+    vae: FitRate
+    encode: float
+    rnn: FitRate
+    search: float
+    parameters: tuple[int, int]
+    latent_bytes: int
+    num_envs: tuple[int, int]
+    video_frame: float
+    open_loop_step: float
+    evaluation_engine: str
+    recorded: int
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The estimate of a stage.
+
+    Args:
+        seconds: wall time.
+        process: peak memory of the process, in bytes.
+        worker: of each worker.
+        workers: how many.
+        disk: bytes of its files.
+        gpu: of the GPU.
+        at_most: the time is an upper bound, because episodes may end before their time limit.
+        assumes: what was assumed.
+    """
+
+    seconds: float
+    process: int
+    worker: int
+    workers: int
+    disk: int
+    gpu: int = 0
+    at_most: bool = False
+    assumes: list[str] = field(default_factory=list)
+
+    @property
+    def memory(self) -> int:
+        """Of the process and all workers together; pages that they share are counted repeatedly."""
+        return self.process + self.workers * self.worker
+
+
+@dataclass(frozen=True)
+class Data:
+    """Episodes that are trained on."""
+
+    episodes: float = 0.0
+    steps: float = 0.0
+
+    @property
+    def frames(self) -> float:
+        """One more than steps in each episode."""
+        return self.steps + self.episodes
+
+    def __add__(self, other: Data) -> Data:
+        return Data(self.episodes + other.episodes, self.steps + other.steps)
+
+
+class Estimate:
+    """The stages of one run.
+
+    Args:
+        config: of the run.
+        rates: measured with it.
+        before: the episodes of its bootstrap run.
+    """
+
+    def __init__(self, config: Config, rates: Rates, before: Data = Data()) -> None:
+        self.config, self.rates = config, rates
+        self.controlled = config.rollouts.policy is ActionSource.controller
+        self.collected, self._length_note = self._collected()
+        self.data = before + self.collected
+
+    def stages(self, main: bool) -> Iterator[tuple[str, StagePlan]]:
+        """Name and estimate of each stage; those of evaluation and report for a main run only."""
+        for stage in (self.rollouts, self.vae, self.rnn, self.controller):
+            yield stage.__name__, stage()
+        if main:
+            for stage in (self.evaluate, self.report):
+                yield stage.__name__, stage()
+
+    def _collected(self) -> tuple[Data, str]:
+        config, count = self.config.rollouts, self.config.rollouts.episodes
+        if self.controlled:
+            note = f"the controller's episodes last {config.max_steps:,} steps (upper bound)"
+            return Data(count, count * config.max_steps), note
+        length = min(self.rates.random_length, config.max_steps)
+        note = f"an episode of random actions lasts {length:,.0f} steps"
+        return Data(count, count * length), note
+
+    def rollouts(self) -> StagePlan:
+        """Data collection."""
+        config, rates = self.config.rollouts, self.rates
+        world = rates.worlds["controller" if self.controlled else "random"]
+        size, length = self.config.env.num_envs, self.collected.steps / config.episodes
+        shards = [min(size, config.episodes - at) for at in range(0, config.episodes, size)]
+        longest = config.max_steps if length < config.max_steps else length
+        # Recording is part of a worker's job: more time for each environment and step.
+        busy, alone = (
+            StepCost(cost.reset, cost.step, cost.each + rates.record)
+            for cost in (world.busy, world.alone)
+        )
+        recording = WorldCost(busy, alone, world.workers, 0)
+        jobs = [Job(count, longest, count * length) for count in shards]
+        base = rates.base["rollouts"]
+        shard = min(size, config.episodes) * (length + 1) * rates.record_bytes
+        return StagePlan(
+            base.seconds + recording.seconds(jobs),
+            base.process,
+            int(max(base.worker, world.peak_bytes) + shard),
+            min(world.workers, len(shards)),
+            int(base.disk + self.collected.frames * rates.frame_bytes),
+            base.gpu,
+            self.controlled,
+            [self._length_note],
+        )
+
+    def vae(self) -> StagePlan:
+        """Training of the encoder."""
+        config, rate, base = self.config.vae, self.rates.vae, self.rates.base["vae"]
+        seconds = _fit_seconds(self.data.frames, config.validation_fraction, config.epochs, rate)
+        logs = self._log_bytes(self.data.frames / config.batch_size * config.epochs)
+        disk = int(base.disk + logs)
+        peak, gpu = max(base.process, rate.peak_bytes), max(base.gpu, rate.gpu_bytes)
+        return StagePlan(base.seconds + seconds, peak, 0, 0, disk, gpu, self.controlled)
+
+    def rnn(self) -> StagePlan:
+        """Encoding, and training of the dynamics model and its baseline."""
+        config, rate, base = self.config.rnn, self.rates.rnn, self.rates.base["rnn"]
+        models = 1 + (config.baselines and config.model == "mdn_rnn")
+        steps, assumes = self.data.steps, []
+        seconds = _fit_seconds(steps, config.validation_fraction, config.epochs, rate) * models
+        if models > 1:
+            assumes = ["the single-Gaussian baseline trains as fast as the model"]
+        updates = steps / (config.batch_size * (config.sequence_length or steps))
+        disk = base.disk + self.data.frames * self.rates.latent_bytes
+        disk += models * self._log_bytes(updates * config.epochs)
+        return StagePlan(
+            base.seconds + self.data.frames / self.rates.encode + seconds,
+            max(base.process, rate.peak_bytes),
+            0,
+            0,
+            int(disk),
+            max(base.gpu, rate.gpu_bytes),
+            self.controlled,
+            assumes,
+        )
+
+    def _log_bytes(self, updates: float) -> float:
+        return 5 * _LOG_ROW_BYTES * updates / self.config.trainer.log_every
+
+    def controller(self) -> StagePlan:
+        """The search: its generations, and the evaluations on selection seeds between them."""
+        config, rates, base = self.config.controller, self.rates, self.rates.base["controller"]
+        dream = config.world is WorldKind.dream
+        world = rates.worlds["dream" if dream else "controller"]
+        seconds, generations, selections = search_size(config, rates.num_envs, world.seconds)
+        stalls = config.stall_steps is not None
+        length = training_length(config)
+        bound = "" if stalls else " (upper bound)"
+        assumes = [f"a training episode lasts {length:,.0f} steps{bound}"]
+        if config.first_episodes is not None:
+            assumes.append(
+                f"episodes of a candidate grow by {GROWTH - 1:.0%} a generation, the most that is"
+                f" possible: {generations} generations"
+            )
+        searched, written = rates.parameters
+        covariance = 0 if config.diagonal else 4 * 8 * searched**2
+        logs = generations * config.population * _NUMBER_BYTES
+        logs += selections * written * _NUMBER_BYTES
+        return StagePlan(
+            base.seconds + seconds + generations * rates.search,
+            base.process + covariance,
+            max(base.worker, world.peak_bytes),
+            world.workers,
+            int(base.disk + logs),
+            base.gpu,
+            not stalls and config.total_steps is None,
+            assumes,
+        )
+
+    def evaluate(self) -> StagePlan:
+        """Evaluation of the agent and of random actions, and the video."""
+        config, env, rates = self.config.evaluate, self.config.env, self.rates
+        base, steps = rates.base["evaluate"], env.max_steps
+        engine = rates.worlds["evaluate"]
+        ended = rates.random_length < self.config.rollouts.max_steps
+        length = min(rates.random_length, steps) if ended else steps
+        size = evaluation_num_envs(rates.evaluation_engine, env.num_envs)
+        batches = [min(size, config.episodes - at) for at in range(0, config.episodes, size)]
+        seconds = base.seconds + engine.seconds([Job(n, steps, n * steps) for n in batches])
+        size = env.num_envs
+        blind = [min(size, config.episodes - at) for at in range(0, config.episodes, size)]
+        jobs = [Job(n, length, n * length) for n in blind]
+        seconds += rates.worlds["evaluate random"].seconds(jobs)
+        recorded = 0.0
+        if config.video:
+            seconds += engine.alone.job(batches[0], steps, batches[0] * steps)
+            seconds += rates.video_frame * steps
+            recorded = min(rates.recorded, config.episodes) * (steps + 1)
+        if "dream" in rates.worlds:
+            count, limit = config.episodes, self.config.controller.max_steps
+            seconds += rates.worlds["dream"].alone.job(count, limit, count * limit)
+        per_worker = (
+            min(rates.recorded, batches[0]) * (steps + 1) * rates.record_bytes * bool(recorded)
+        )
+        return StagePlan(
+            seconds,
+            base.process,
+            int(max(base.worker, engine.peak_bytes) + per_worker),
+            min(engine.workers, len(batches)),
+            int(base.disk + recorded * rates.frame_bytes),
+            base.gpu,
+            True,
+            [f"the agent's episodes last {steps:,} steps (upper bound)"],
+        )
+
+    def report(self) -> StagePlan:
+        """The report."""
+        base = self.rates.base["report"]
+        steps = self.config.env.max_steps * bool(self.config.evaluate.video)
+        seconds = base.seconds + steps * self.rates.open_loop_step
+        return StagePlan(seconds, base.process, 0, 0, base.disk, base.gpu)
+
+
+def without_work(rates: Rates, small: Config) -> Rates:
+    """`rates` with what a stage takes whatever its work, instead of what the run `small` took.
+
+    Args:
+        rates: whose `Rates.base` is of that run.
+        small: the configuration of that run.
+    """
+    nothing = {name: replace(base, seconds=0.0, disk=0) for name, base in rates.base.items()}
+    work = dict(Estimate(small, replace(rates, base=nothing)).stages(main=True))
+    base = {
+        name: replace(
+            base,
+            seconds=max(0.0, base.seconds - work[name].seconds),
+            disk=max(0, base.disk - work[name].disk),
+        )
+        for name, base in rates.base.items()
+    }
+    return replace(rates, base=base)
+
+
+def _fit_seconds(amount: float, validation: float, epochs: int, rate: FitRate) -> float:
+    """Seconds of so many epochs over data of which a fraction is for validation."""
+    training, validating = amount * (1 - validation), amount * validation
+    once = validating / rate.validation
+    return epochs * (training / rate.training + once) if epochs else once

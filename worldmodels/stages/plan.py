@@ -1,0 +1,156 @@
+"""Stage ``plan``: what a run of this configuration will take on this machine, before it is run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.table import Table
+
+from worldmodels.config.schema import Config, bootstrap_config, flat
+from worldmodels.envs.engines import prepare
+from worldmodels.files.atomic import write_json
+from worldmodels.planning.estimate import Data, Estimate, Rates, StagePlan
+from worldmodels.runs.costs import duration, size
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import console, say
+from worldmodels.stages.calibration import Calibration
+from worldmodels.stages.context import Context
+from worldmodels.system.cores import available_cores, cores_in_words
+from worldmodels.system.disk import existing
+
+AMOUNTS = (
+    *("seed", "bootstrap", "rollouts.", "vae.epochs", "rnn.epochs", "rnn.baselines"),
+    *("controller.generations", "controller.total_steps", "controller.first_episodes"),
+    *("controller.final_sigma", "controller.sigma", "controller.stall_steps"),
+)
+"""Keys of a bootstrap run that change how much there is to do and not how fast it is done."""
+
+
+def run(context: Context) -> None:
+    """Calibrate, print the plan, and write it to ``plan.json`` in the folder of the run."""
+    config, started = context.config, time.time() - psutil.Process().create_time()
+    began = time.monotonic()
+    prepare(context.runtime.env_spec(), str(context.runtime.device))
+    compiled = time.monotonic() - began
+    device, workers = context.runtime.device.type, context.runtime.processes
+    say(
+        f"plan: calibrating for env={config.env.name}, {cores_in_words()}, {workers} workers,"
+        f" device {device}; about a minute"
+    )
+    stages = {"start": _start(started, compiled)}
+    parts = [("", config)]
+    if context.inputs.bootstrap is not None:
+        parts.insert(0, ("bootstrap/", bootstrap_config(config)))
+    policies = {part.rollouts.policy for _, part in parts}
+    known: dict[str, Rates] = {}
+    before = Data()
+    for _, part in reversed(parts):  # the main run's rates mostly serve the bootstrap run too
+        key = _sizes(part)
+        if key not in known:
+            with tempfile.TemporaryDirectory(prefix="worldmodels-plan-") as folder:
+                known[key] = Calibration(part, Path(folder)).rates(policies)
+    for prefix, part in parts:
+        estimate = Estimate(part, known[_sizes(part)], before)
+        stages |= {prefix + name: plan for name, plan in estimate.stages(main=not prefix)}
+        before = estimate.data
+    _write(context, stages, known, time.monotonic() - began)
+    console.print(_table(stages, config.price_per_hour))
+    _say_limits(context, stages)
+
+
+def _start(started: float, compiled: float) -> StagePlan:
+    """Imports, and loading or compiling the simulator."""
+    notes = [f"of which {compiled:.0f} s compiling the simulator, which a next command finds done"]
+    own = psutil.Process().memory_info().rss
+    return StagePlan(started + compiled, own, 0, 0, 0, assumes=notes if compiled > 10 else [])
+
+
+def _sizes(config: Config) -> str:
+    """What the rates of a configuration depend on."""
+    values = flat(**vars(replace(config, bootstrap={})))
+    return repr({k: v for k, v in values.items() if not k.startswith(AMOUNTS)})
+
+
+def _cost(seconds: float, price_per_hour: float | None) -> float | None:
+    return None if price_per_hour is None else seconds / 3600 * price_per_hour
+
+
+def _record(plan: StagePlan, price_per_hour: float | None) -> dict[str, Any]:
+    return {
+        "wall_s": round(plan.seconds, 1),
+        "at_most": plan.at_most,
+        "peak_bytes": {"process": plan.process, "worker": plan.worker, "gpu": plan.gpu},
+        "workers": plan.workers,
+        "memory_bytes": plan.memory,
+        "disk_bytes": plan.disk,
+        "cost": _cost(plan.seconds, price_per_hour),
+        "assumes": plan.assumes,
+    }
+
+
+def _write(
+    context: Context, stages: dict[str, StagePlan], known: dict[str, Rates], took: float
+) -> None:
+    config, price = context.config, context.config.price_per_hour
+    context.run.root.mkdir(parents=True, exist_ok=True)
+    write_json(
+        context.run.root / "plan.json",
+        {
+            **provenance(),
+            "cores": available_cores(),
+            "device": context.runtime.device.type,
+            "workers": context.runtime.processes,
+            "config": flat(**vars(config)),
+            "calibration_s": round(took, 1),
+            "rates": [asdict(rates) for rates in known.values()],
+            "stages": {name: _record(plan, price) for name, plan in stages.items()},
+        },
+    )
+
+
+def _table(stages: dict[str, StagePlan], price_per_hour: float | None) -> Table:
+    """A row for each stage and for all, for a terminal."""
+    table = Table("stage", "time", "memory", "disk")
+    if price_per_hour is not None:
+        table.add_column("cost")
+    rows = [(name, [plan]) for name, plan in stages.items()]
+    for name, plans in [*rows, ("all", list(stages.values()))]:
+        seconds = sum(plan.seconds for plan in plans)
+        bound = "≤ " if any(plan.at_most for plan in plans) else ""
+        peak = max(plans, key=lambda plan: plan.memory)
+        memory = size(peak.process)
+        if peak.worker:
+            memory += f" + {peak.workers} × {size(peak.worker)}"
+        if peak.gpu:
+            memory += f", GPU {size(peak.gpu)}"
+        row = [name, bound + duration(seconds), memory, size(sum(plan.disk for plan in plans))]
+        if price_per_hour is not None:
+            row.append(f"{bound}{_cost(seconds, price_per_hour):,.4g}")
+        table.add_row(*row, end_section=name == list(stages)[-1])
+    return table
+
+
+def _say_limits(context: Context, stages: dict[str, StagePlan]) -> None:
+    """Assumptions, and what this machine has too little of."""
+    for note in dict.fromkeys(
+        f"{name}: {note}" for name, plan in stages.items() for note in plan.assumes
+    ):
+        say(f"plan: assumed for {note}")
+    needed = max(plan.memory for plan in stages.values())
+    if needed > psutil.virtual_memory().total:
+        say(
+            f"plan: {size(needed)} of memory may be needed, this machine has"
+            f" {size(psutil.virtual_memory().total)}; choose a smaller env.num_envs or fewer"
+            " workers.processes"
+        )
+    wanted = sum(plan.disk for plan in stages.values())
+    free = shutil.disk_usage(existing(context.run.root)).free
+    if wanted > free:
+        say(f"plan: {size(wanted)} of disk are needed, {size(free)} are free; choose another data=")
+    say(f"plan: wrote {context.run.root / 'plan.json'}")
