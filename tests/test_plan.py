@@ -249,7 +249,6 @@ def test_a_plan_is_what_its_rates_say(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["plan.json", "smoke"]
 
 
-@pytest.mark.system
 def test_a_search_in_the_learned_model_is_calibrated_in_it(tmp_path: Path) -> None:
     config = composed(
         "preset=smoke",
