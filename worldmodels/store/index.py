@@ -1,8 +1,8 @@
 """The index of a store: which files the run has, as of one instant, and how they are known again.
 
 The object ``.store/index.json`` is replaced as a whole once all files that it names are in the
-store. So whoever reads it finds a state that the run's folder had at one moment, whenever the
-copying program was killed.
+store. A reader therefore gets a state that the run's folder had at one moment, even if the copying
+process was killed.
 """
 
 from __future__ import annotations
