@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import frames
 import plans
 import tables
 from learning_curve import PAPER_CURVE, Point, learning_curve
@@ -39,6 +40,7 @@ PAGES = (
     DOCS / "configuration.md",
     DOCS / "index.md",
     DOCS / "plan.md",
+    DOCS / "play.md",
     DOCS / "results-carracing.md",
     DOCS / "results-studies.md",
     DOCS / "results-takecover.md",
@@ -155,6 +157,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "wheel": (tables.wheel, "wheel"),
     "sharing": (tables.sharing, "sharing"),
     "mirror": (tables.mirror, "mirror"),
+    "play_frames": (frames.frames, "play"),
     "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
     "doom_rounds": (tables.rounds, "rounds"),
     "doom_stages": (tables.stages, "takecover"),
