@@ -13,18 +13,18 @@ import itertools
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Self
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from worldmodels.errors import WorkerError
 from worldmodels.system import interrupts
-from worldmodels.workers.jobs import Heartbeat, Job, Setup, ToolT
-from worldmodels.workers.queue import ATTEMPTS, Batch, JobQueue, Task
+from worldmodels.workers.jobs import Heartbeat, Pool, Setup, ToolT
+from worldmodels.workers.queue import ATTEMPTS, Batch, Task
 from worldmodels.workers.ray_worker import ANSWERS, RayWorker, versions
 from worldmodels.workers.transfer import inputs_of, read_tree, write_outputs
 
@@ -85,15 +85,15 @@ class _Worker:
         return None
 
 
-class RayPool(Generic[ToolT]):
+class RayPool(Pool[ToolT]):
     """Processes of a Ray cluster that share out jobs; see `Pool`. This process is connected to it.
 
     Args:
         setup: builds a worker's tool.
         processes: how many workers, each on a core of its own; they start as there are cores for
             them. None is one for each core of the cluster, also of machines that join it later.
-        timeout: seconds of silence after which a busy worker is replaced.
-        on_steps: told of the steps that workers report.
+        timeout: see `Pool`.
+        on_steps: see `Pool`.
 
     Raises:
         ArtifactError: a file that the setup reads cannot be read.
@@ -106,10 +106,8 @@ class RayPool(Generic[ToolT]):
         timeout: float,
         on_steps: Heartbeat = lambda steps: None,
     ) -> None:
+        super().__init__(timeout, on_steps)
         self._size = processes
-        self._timeout = timeout
-        self._on_steps = on_steps
-        self._queue = JobQueue()
         self._workers: list[_Worker] = []
         self._owners: dict[Any, _Worker] = {}
         """Reference that is waited for -> the worker that it is of."""
@@ -127,11 +125,6 @@ class RayPool(Generic[ToolT]):
             scheduling_strategy="SPREAD",
             concurrency_groups={ANSWERS: 2},
         )(RayWorker)
-        self.replaced = 0
-
-    def submit(self, jobs: Sequence[Job[ToolT]]) -> Batch:
-        """Queue jobs; see `Pool`."""
-        return self._queue.submit(jobs)
 
     def finish(self, batch: Batch) -> Iterator[tuple[int, Any]]:
         """Yield (job number, result) of a batch as its jobs are done; see `Pool`.
@@ -154,16 +147,8 @@ class RayPool(Generic[ToolT]):
             yield from batch.take()
         yield from batch.take()
 
-    def run(self, jobs: Sequence[Job[ToolT]]) -> Iterator[tuple[int, Any]]:
-        """Submit jobs and yield (job number, result) as they are done; see `Pool`."""
-        yield from self.finish(self.submit(jobs))
-
-    def map(self, jobs: Sequence[Job[ToolT]]) -> list[Any]:
-        """The results of all jobs, in the order of the jobs."""
-        return [result for _, result in sorted(self.run(jobs), key=lambda done: done[0])]
-
     def close(self) -> None:
-        """End the workers: they are let close what they have, but not for long."""
+        """End the workers; see `Pool`."""
         closing = []
         for worker in self._workers:
             if worker.ready:
@@ -176,12 +161,6 @@ class RayPool(Generic[ToolT]):
         for worker in self._workers:
             self._kill(worker)
         self._workers, self._owners = [], {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _references(self, value: Any) -> list[Any]:
         """References to the content of the paths that a setup or a job reads."""
