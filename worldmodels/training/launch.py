@@ -22,6 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported
 
 from worldmodels.config.sections import TrainerConfig
 from worldmodels.errors import ConfigError, TrainingError
+from worldmodels.system import environment
 from worldmodels.system.cores import available_cores
 from worldmodels.system.launchers import started
 from worldmodels.training.ranks import ALONE, Ranks
@@ -105,19 +106,19 @@ def ranks(trainer: TrainerConfig, device: torch.device) -> Iterator[Ranks]:
         if _connected is not None:
             yield _connected
         else:
-            with _environment_kept(), _own_processes(trainer, device) as made:
+            with environment.kept(), _own_processes(trainer, device) as made:
                 yield made
     finally:
         torch.set_num_threads(computing)
 
 
 @contextlib.contextmanager
-def connected(trainer: TrainerConfig, device: torch.device) -> Iterator[Ranks]:
+def connected(device: torch.device) -> Iterator[Ranks]:
     """The processes that torchrun or srun has started, for the duration of the command."""
     global _connected
     found = started()
     assert found is not None
-    with _environment_kept():
+    with environment.kept():
         if found.by == "srun":
             # Fabric compares these with its arguments; only --ntasks-per-node sets the first.
             os.environ["SLURM_NTASKS_PER_NODE"] = str(found.local)
@@ -126,13 +127,13 @@ def connected(trainer: TrainerConfig, device: torch.device) -> Iterator[Ranks]:
         if found.nodes == 1:
             os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
             _use_loopback()
-        environment = _cluster()
+        cluster = _cluster()
         os.environ |= {
-            "MASTER_ADDR": environment.main_address,
-            "MASTER_PORT": str(environment.main_port),
+            "MASTER_ADDR": cluster.main_address,
+            "MASTER_PORT": str(cluster.main_port),
         }
         if device.type == "cuda":
-            torch.cuda.set_device(environment.local_rank())
+            torch.cuda.set_device(cluster.local_rank())
         distributed.init_process_group(_backend(device), rank=found.rank, world_size=found.total)
         try:
             _connected = Ranks(found.rank, found.total, _control_group())
@@ -167,7 +168,7 @@ def make_fabric(trainer: TrainerConfig, device: torch.device, precision: Any) ->
         precision=precision,
         plugins=[_cluster()],
     )
-    with _environment_kept():  # Fabric sets the number of threads there where it is not set
+    with environment.kept():  # Fabric sets the number of threads there where it is not set
         os.environ.setdefault("OMP_NUM_THREADS", str(threads(trainer)))
         made.launch()
     return made
@@ -265,15 +266,3 @@ def _use_loopback() -> None:
     for _, name in socket.if_nameindex():
         if name in ("lo", "lo0"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-
-
-@contextlib.contextmanager
-def _environment_kept() -> Iterator[None]:
-    """Undo what Fabric and this module set in the environment, which other processes inherit."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
