@@ -33,7 +33,7 @@ def follow(config: Config) -> int:
     from worldmodels.stages.runtime import Runtime
     from worldmodels.training import launch
 
-    with launch.connected(config.trainer, Runtime(config).device) as ranks:
+    with launch.connected(Runtime(config).device) as ranks:
         return _serve(ranks, answer_signals=True, debug=config.debug)
 
 
