@@ -19,7 +19,7 @@ from worldmodels.planning.estimate import Base, Data, Estimate, Rates, without_w
 from worldmodels.planning.schedule import Job, WorldCost, search_size
 from worldmodels.planning.timing import FitRate, StepCost, StepTimes
 from worldmodels.runs import costs
-from worldmodels.stages.calibration import Calibration
+from worldmodels.stages.calibration import calibrate
 from worldmodels.system import spent
 from worldmodels.system.resources import Meter, Sampler
 from worldmodels.workers.jobs import Heartbeat
@@ -258,7 +258,7 @@ def test_a_search_in_the_learned_model_is_calibrated_in_it(tmp_path: Path) -> No
         "evaluate.video=false",
         "rnn.baselines=false",
     )
-    found = Calibration(config, tmp_path, seconds=0.1).rates({ActionSource.brownian})
+    found = calibrate(config, tmp_path, {ActionSource.brownian}, seconds=0.1)
     assert {"random", "dream", "evaluate", "evaluate random"} == found.worlds.keys()
     plans = dict(Estimate(config, found).stages(main=True))
     assert all(plan.seconds > 0 and plan.disk > 0 for plan in plans.values())

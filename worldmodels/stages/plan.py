@@ -19,7 +19,7 @@ from worldmodels.planning.estimate import Data, Estimate, Rates, StagePlan
 from worldmodels.runs.costs import duration, size
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import console, say
-from worldmodels.stages.calibration import Calibration
+from worldmodels.stages.calibration import calibrate
 from worldmodels.stages.context import Context
 from worldmodels.system.cores import available_cores, cores_in_words
 from worldmodels.system.disk import existing
@@ -54,7 +54,7 @@ def run(context: Context) -> None:
         key = _sizes(part)
         if key not in known:
             with tempfile.TemporaryDirectory(prefix="worldmodels-plan-") as folder:
-                known[key] = Calibration(part, Path(folder)).rates(policies)
+                known[key] = calibrate(part, Path(folder), policies)
     for prefix, part in parts:
         estimate = Estimate(part, known[_sizes(part)], before)
         stages |= {prefix + name: plan for name, plan in estimate.stages(main=not prefix)}
