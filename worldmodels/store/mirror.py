@@ -12,7 +12,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from worldmodels.config.schema import Config
 from worldmodels.errors import ConfigError, StoreError
@@ -63,7 +63,7 @@ class Mirror:
         self._process: BaseProcess
         self._connection: Connection
 
-    def __enter__(self) -> Mirror:
+    def __enter__(self) -> Self:
         lock = None
         if self._work.resume is not None:
             lock = FolderLock(self._work.root, self._config.stage.name)
@@ -82,12 +82,7 @@ class Mirror:
             threading.Thread(target=self._listen, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._work.store is None:
             return
         mirror = self._config.mirror
