@@ -13,19 +13,10 @@ import psutil
 import pytest
 from command import ALONE, error_line, run, start
 from waiting import HANG_SECONDS, wait_for
+from worker_jobs import Copy, Die, Fail, Meet, SlowOnce, Square, StopOnce, Tool
 
 ray = pytest.importorskip("ray")
 
-from cluster_jobs import (  # noqa: E402
-    Copy,
-    Die,
-    Fail,
-    Meet,
-    SlowOnce,
-    Square,
-    StopOnce,
-    Tool,
-)
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from worldmodels.errors import ConfigError, WorkerError  # noqa: E402
@@ -76,8 +67,7 @@ def leave(cluster: Any, node: Any) -> None:
 def test_jobs_are_done_and_errors_arrive_as_one_line(connected: Any, tmp_path: Path) -> None:
     (tmp_path / "source").write_text("text")
     copies = [Copy(tmp_path / "source", tmp_path / "made" / str(n)) for n in range(3)]
-    told: list[int] = []
-    with RayPool(Tool(), None, HANG_SECONDS, told.append) as pool:
+    with RayPool(Tool(), None, HANG_SECONDS) as pool:
         jobs: list[Any] = [Square(2), Square(3), *copies]
         results = pool.map(jobs)
         assert results[:2] == [4, 9]
