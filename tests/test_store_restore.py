@@ -1,4 +1,4 @@
-"""``resume=`` from a store that anybody may have written."""
+"""``resume=`` from a store whose content is not trusted."""
 
 import hashlib
 import json

@@ -92,7 +92,7 @@ def _mirror(config: Config, root: Path) -> AbstractContextManager[object]:
 
 
 def _run_in_rank(config: Config, found: Started) -> None:
-    """Run a stage in rank 0, and the trainings of that stage in the other ranks."""
+    """Run a stage in rank 0; in the other ranks, its trainings."""
     if found.local_rank > 0:
         streams.silence()
     from worldmodels.system.devices import choose_device

@@ -106,7 +106,7 @@ class Mirror:
         self._process, self._connection = process, ours
 
     def _await_ready(self) -> None:
-        """Wait until the run can begin, and print what is said meanwhile."""
+        """Wait until the run can begin, and print the lines that arrive meanwhile."""
         while True:
             interrupts.check()
             if not self._connection.poll(_LOOK_SECONDS):
@@ -128,7 +128,7 @@ class Mirror:
                 say(message.line)
 
     def _listen(self) -> None:
-        """Print what the process says, and start it again if it ends before it is to; a thread."""
+        """Print the lines of the process, and start it again if it ends unasked; a thread."""
         restarts = 0
         while True:
             try:
@@ -180,7 +180,7 @@ class Mirror:
         return f"{self._where}: {lacks} ({why})"
 
     def _ask(self) -> None:
-        """Ask the process to finish; `_listen` notices where it is gone."""
+        """Ask the process to finish; `_listen` handles one that has ended."""
         with contextlib.suppress(OSError):
             self._connection.send(Finish())
 

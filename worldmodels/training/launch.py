@@ -1,4 +1,4 @@
-"""How the processes of one training come to be: torchrun, Slurm's srun, or this program.
+"""Who starts the processes of one training: torchrun, Slurm's srun, or this program.
 
 With ``trainer.devices`` and ``trainer.nodes`` at 1, training is in this process. Otherwise the
 processes are those that torchrun or srun has started, or rank 0 starts the others of its node for
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _EVER = timedelta(days=365)
 """How long a rank waits while rank 0 runs other stages."""
 _END_SECONDS = 60
-"""In which a process that was told to end has ended, or is killed."""
+"""After so long a process that was asked to end is killed."""
 _FOLLOWER = "worldmodels.stages.follower"
 
 
@@ -157,7 +157,7 @@ def make_fabric(trainer: TrainerConfig, device: torch.device, precision: Any) ->
     from lightning_fabric.strategies.ddp import DDPStrategy
 
     if not trainer.grouped:
-        # Told so, or it takes every Slurm job for one that wants all tasks.
+        # Named explicitly: in a Slurm job Fabric would otherwise wait for all tasks of the job.
         alone = LightningEnvironment()
         return Fabric(accelerator=device.type, devices=1, precision=precision, plugins=[alone])
     made = Fabric(
@@ -226,7 +226,7 @@ def _start(
         stdin=subprocess.PIPE,  # it ends when this process does, however that ends
         stdout=subprocess.PIPE,
         env=os.environ | variables,
-        start_new_session=True,  # Ctrl-C is for rank 0, which tells the others
+        start_new_session=True,  # Ctrl-C reaches rank 0 alone, which ends the others
     )
 
 
@@ -251,7 +251,7 @@ def _join(rank: int, size: int, store: TCPStore, device: torch.device) -> Ranks:
 
 
 def _control_group() -> distributed.ProcessGroup:
-    """A group of all ranks for what they tell one another, also on GPUs."""
+    """A group of all ranks for messages between them, also on GPUs."""
     group = distributed.new_group(backend="gloo", timeout=_EVER)
     assert isinstance(group, distributed.ProcessGroup)
     return group

@@ -158,7 +158,7 @@ class LocalPool(Pool[ToolT]):
         return worker
 
     def _work(self) -> None:
-        """Hand jobs to the workers that have none, and wait for what they all say."""
+        """Hand jobs to the workers that have none, and wait for messages of all of them."""
         while len(self._workers) < min(self._size, self._queue.open):
             self._workers.append(self._start())
         for worker in self._workers:
@@ -168,14 +168,14 @@ class LocalPool(Pool[ToolT]):
                 self._await(worker)
         for worker, ready in self._ready():
             self._serve_worker(worker, ready)
-        # Now, for what they have said since has been read, however long the caller takes.
+        # Now that all messages are read, however long the caller has taken.
         for worker in list(self._workers):
             what = worker.hang(self._timeout)
             if what is not None:
                 self._replace(worker, what)
 
     def _await(self, worker: _Worker) -> None:
-        """Look out for what the worker says and, while it is to get more, for room for it."""
+        """Select messages of a worker and, while there is more to send to it, room for that."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.end.unsent else 0)
         if self._selector.get_key(worker.end).events != events:
             self._selector.modify(worker.end, events, worker)
@@ -184,7 +184,7 @@ class LocalPool(Pool[ToolT]):
         return [(key.data, ready) for key, ready in self._selector.select(_POLL_SECONDS)]
 
     def _serve_worker(self, worker: _Worker, ready: int) -> None:
-        """Give a worker more of its job, and take what it says."""
+        """Send a worker more of its job, and take its messages."""
         if ready & selectors.EVENT_WRITE:
             if worker.end.flush():
                 worker.heard = time.monotonic()

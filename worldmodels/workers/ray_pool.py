@@ -1,9 +1,9 @@
 """Workers on the machines of a Ray cluster.
 
-Ray starts the processes, carries messages and notices machines that are gone. This pool decides
+Ray starts the processes, carries messages and detects machines that are lost. This pool decides
 what is done again: Ray's own restarts and retries are off, because a job whose worker is lost is
-done soonest by another worker that is free, and because only the pool can tell a job that kills its
-workers from a machine that was taken away.
+done soonest by another worker that is free, and because only the pool can distinguish a job that
+kills its workers from a machine that was taken away.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STARTING_SECONDS = 600.0
 """Patience with a worker that answers and does not come to its first job."""
 _CLOSING_SECONDS = 3.0
 _WAITING_SECONDS = 60.0
-"""After so long without any worker a line says what is waited for."""
+"""After so long without any worker, a warning is logged."""
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +65,9 @@ class _Worker:
     answered: float = 0.0
     """When it answered last; 0 before it is known to have started."""
     heard: float = 0.0
-    """When it told of progress last."""
+    """When it reported progress last."""
     stepped: bool = False
-    """Whether it has ever told of steps."""
+    """Whether it has ever reported steps."""
     computed: float = 0.0
     """Seconds that its process had computed when it answered last."""
 
@@ -133,7 +133,7 @@ class RayPool(Pool[ToolT]):
             ArtifactError: what a worker has written cannot be written on this machine.
         """
         now = time.monotonic()
-        for worker in self._workers:  # whose answers nobody has read meanwhile
+        for worker in self._workers:  # whose answers were not read meanwhile
             worker.answered = worker.answered and now
         while batch.missing:
             interrupts.check()
@@ -170,7 +170,7 @@ class RayPool(Pool[ToolT]):
         return [self._files[path] for path in inputs_of(value)]
 
     def _work(self) -> None:
-        """Hand jobs to the workers that have none, and wait for what they all say."""
+        """Hand jobs to the workers that have none, and wait for answers of all of them."""
         self._start_missing()
         for worker in self._workers:
             if worker.ready and worker.task is None and not self._assign(worker):
@@ -282,7 +282,7 @@ class RayPool(Pool[ToolT]):
         Args:
             worker: that is dead or to be killed.
             what: it did.
-            error: by which Ray told of it.
+            error: of Ray; None where this pool decided.
         """
         self._workers.remove(worker)
         self._kill(worker)
@@ -306,7 +306,7 @@ class RayPool(Pool[ToolT]):
 
 
 def _first_line(error: RayError) -> str:
-    """What Ray says of a worker that is lost, without the lines about where its logs are."""
+    """Why a worker was lost, without the lines about where its logs are."""
     if isinstance(error, RayActorError):
         lines = str(error).splitlines()
         causes = [line for line in lines if "Error" in line or "exit" in line.lower()]
