@@ -182,7 +182,6 @@ def test_a_chain_makes_only_what_its_base_does_not_have(copy: Path) -> None:
     assert again["fingerprint"] == first["fingerprint"]
 
 
-@pytest.mark.system
 def test_a_finished_run_is_the_first_round(copy: Path) -> None:
     rounds = ("stage=iterate", "preset=smoke", "iterate.rounds=1", "run=later", "base=smoke")
     done = run(copy, *rounds, ALONE)
