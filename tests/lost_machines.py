@@ -35,7 +35,7 @@ def manifest(root: Path, stage: str) -> dict[str, Any]:
 def made(root: Path) -> dict[str, Any]:
     """Fingerprint, and SHA-256 of the files that later stages read, of each stage of a run."""
     records = {stage: manifest(root, stage) for stage in STAGES}
-    return {stage: (one["fingerprint"], one["files"]) for stage, one in records.items()}
+    return {stage: [one["fingerprint"], one["files"]] for stage, one in records.items()}
 
 
 def killed_in_each_stage(folder: Path, *words: str) -> Path:
