@@ -224,7 +224,7 @@ def sharing(record: dict[str, Any]) -> str:
             rate = statistics.median(turns)
             row.append(f"{rate:,.0f} ({rate / quiet[figure['what'], setting]:.0%})")
         rows.append(row)
-    return markdown_table(("", "busy processes", "before", "after"), rows)
+    return markdown_table(("", "busy processes", *record["figures"][0]["turns"]), rows)
 
 
 def mirror(record: dict[str, Any]) -> str:
