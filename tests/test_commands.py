@@ -371,7 +371,7 @@ def test_a_stop_signal_saves_and_exits_75(copy: Path, number: signal.Signals) ->
 
 @pytest.mark.parametrize(
     ("logger", "file"),
-    [("tensorboard", "*tfevents*"), pytest.param("wandb", "*.wandb", marks=pytest.mark.system)],
+    [("tensorboard", "*tfevents*"), ("wandb", "*.wandb")],
 )
 def test_metrics_go_to_a_logger(copy: Path, logger: str, file: str) -> None:
     words = ("preset=smoke", "overwrite=true", "vae.batch_size=256", f"logger={logger}")

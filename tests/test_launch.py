@@ -108,6 +108,9 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match=r"^trainer.compile=true: .*no-such-compiler.*; install"):
         compiling.check(torch.device("cpu"))
+    monkeypatch.setattr(compiling, "find_spec", lambda module: None)
+    with pytest.raises(ConfigError, match=r"^trainer.compile=true: .*triton is not installed"):
+        compiling.check(torch.device("cuda"))
 
 
 # Two processes on the CPU, also in system/test_several_processes.py.

@@ -256,22 +256,22 @@ def test_a_plan_of_a_search_in_the_learned_model_and_of_its_bootstrap_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = composed(
-        *("stage=plan", "preset=smoke", "price_per_hour=36", "+bootstrap.rollouts.episodes=4"),
-        "controller.world=dream",
-        "workers.processes=0",
-        "evaluate.engine=native",
-        "evaluate.video=false",
-        "rnn.baselines=false",
+        *("stage=plan", "preset=smoke", "price_per_hour=36", "controller.world=dream"),
+        *("rollouts.policy=controller", "+bootstrap.rollouts={episodes:4,policy:brownian}"),
+        *("workers.processes=0", "evaluate.engine=native", "rnn.baselines=false"),
     )
     monkeypatch.setattr(plan_stage, "calibrate", partial(calibrate, seconds=0.1))
     plan_stage.run(Context(config, Run(tmp_path / "run")))
     found = read_json(tmp_path / "run/plan.json")
     (measured,) = found["rates"]  # of both runs, which differ in amounts only
-    assert measured["worlds"].keys() == {"random", "dream", "evaluate", "evaluate random"}
+    worlds = {"random", "controller", "dream", "evaluate", "evaluate random"}
+    assert measured["worlds"].keys() == worlds
+    assert measured["open_loop_step"] > 0
     before = [f"bootstrap/{stage}" for stage in STAGES[:4]]
     assert [*found["stages"]] == ["start", *before, *STAGES]
     for stage in found["stages"].values():
         assert stage["cost"] > 0
         assert stage["cost"] == pytest.approx(stage["wall_s"] / 100, abs=0.002)
-    episodes = [found["stages"][f"{run}rollouts"]["disk_bytes"] for run in ("bootstrap/", "")]
-    assert episodes[0] < episodes[1]
+    first, main = (found["stages"][f"{run}rollouts"] for run in ("bootstrap/", ""))
+    assert first["disk_bytes"] < main["disk_bytes"]
+    assert (first["at_most"], main["at_most"]) == (False, True)

@@ -255,6 +255,28 @@ def test_a_folder_that_is_gone_removes_nothing(tmp_path: Path) -> None:
     assert plain(store) == {"vae/x": b"x"}
 
 
+def test_a_file_that_is_written_to_in_place_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, location = tmp_path / "run", Folder(tmp_path / "store")
+    copying = copier(root, location.root, location)
+    assert copying.step()  # there is no folder yet
+    write(root, vae__x="x")
+    upload = location.upload
+
+    def writing(name: str, file: Any) -> None:
+        upload(name, file)
+        with (root / "vae/x").open("a") as same:
+            same.write("x")
+
+    with monkeypatch.context() as patch, pytest.raises(Changing):
+        patch.setattr(location, "upload", writing)
+        copying.step()
+    assert plain(location.root) == {}
+    copying.step()
+    assert equal(root, location.root)
+
+
 def test_a_store_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     """It may be a file system that is not mounted any more."""
     root, store = tmp_path / "run", tmp_path / "store"

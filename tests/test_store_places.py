@@ -19,6 +19,7 @@ from worldmodels.store import mirror as mirrors
 from worldmodels.store.lease import LEASE
 from worldmodels.store.location import Bucket, Folder, Location
 from worldmodels.store.mirror import Mirror
+from worldmodels.store.process import reason
 from worldmodels.system import streams
 
 
@@ -143,3 +144,9 @@ def test_a_store_that_another_machine_has_taken_is_left_to_it(
         (store / LEASE).write_text('{"token": "x", "machine": "far", "host": "far", "process": 1}')
         write(root, vae__x="2")
     assert (store / "vae/x").read_text() == "1"
+
+
+def test_what_is_wrong_with_a_store_is_one_line() -> None:
+    assert reason(FileNotFoundError(2, "x", "/store/a")) == "/store/a: No such file or directory"
+    assert reason(PermissionError("Access\nDenied.")) == "permission denied (Access Denied)"
+    assert reason(TimeoutError()) == "TimeoutError"

@@ -16,7 +16,7 @@ from worker_jobs import Die, Fail, Square, Tool
 
 from worldmodels.errors import WorkerError
 from worldmodels.workers.channel import PollingEnd, pack
-from worldmodels.workers.jobs import Heartbeat
+from worldmodels.workers.jobs import Heartbeat, line_of
 from worldmodels.workers.local import LocalPool
 
 ROOT = Path(__file__).parents[1]
@@ -182,6 +182,16 @@ def test_a_workers_error_arrives_as_one_line() -> None:
         pytest.raises(WorkerError, match="environment 3"),
     ):
         pool.map([Fail()])
+
+
+def test_what_fails_in_a_worker_is_named_with_its_file_or_place(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        (tmp_path / "missing").read_text()
+    assert line_of(missing.value).startswith(f"{tmp_path}/missing: No such file or directory; ")
+    with pytest.raises(ValueError, match="one") as unexpected:
+        raise ValueError("one\ntwo")
+    place = f"test_workers.py:{unexpected.traceback[-1].lineno + 1}"
+    assert line_of(unexpected.value) == f"ValueError in a worker ({place}): one two"
 
 
 @pytest.mark.parametrize("dies", [False, True])
