@@ -254,7 +254,7 @@ def main() -> int:
         for row in results(options, Path(name), artifacts):
             say(f"chains: {row}")
             rows.append(row)
-    write(options.out, {"words": [*WORDS], "artifacts": artifacts, "places": rows})
+            write(options.out, {"words": [*WORDS], "artifacts": artifacts, "places": rows})
     return int(any(row.get("failed") or row.get("unlike") for row in rows))
 
 
