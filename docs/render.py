@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import places
 import plans
 import tables
 from learning_curve import PAPER_CURVE, Point, learning_curve
@@ -37,6 +38,7 @@ PAGES = (
     DOCS.parent / "README.md",
     DOCS / "simulator.md",
     DOCS / "configuration.md",
+    DOCS / "elsewhere.md",
     DOCS / "index.md",
     DOCS / "plan.md",
     DOCS / "results-carracing.md",
@@ -154,6 +156,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "dream_cool": (tables.rounds, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),
     "sharing": (tables.sharing, "sharing"),
+    "chains": (places.places, "chains"),
     "mirror": (tables.mirror, "mirror"),
     "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
     "doom_rounds": (tables.rounds, "rounds"),
