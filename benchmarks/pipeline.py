@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from worldmodels.models.vae import ConvVAE
 from worldmodels.planning.timing import fit_rate
 from worldmodels.stages.controller import MAX_DREAM_ENVS
 from worldmodels.system.cores import available_cores
-from worldmodels.training import cpu
+from worldmodels.training import cpu, fit
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes
 from worldmodels.training.encoder import EncoderTask
@@ -130,6 +132,23 @@ def rnn(folder: Path, seconds: float) -> float:
     model = load_dynamics(folder / "rnn.safetensors")
     task = DynamicsTask(model, latents, split, 16, 100, 1, fabric)
     return _fit(task, folder / f"rnn-{time.time_ns()}", seconds, fabric)
+
+
+def vae_whole(folder: Path, seconds: float) -> float:
+    """`vae`, each batch as a whole by all threads."""
+    with _whole_batches():
+        return vae(folder, seconds)
+
+
+def rnn_whole(folder: Path, seconds: float) -> float:
+    """`rnn`, each batch as a whole by all threads."""
+    with _whole_batches():
+        return rnn(folder, seconds)
+
+
+def _whole_batches() -> AbstractContextManager[object]:
+    """Training does not compute two parts of a batch side by side."""
+    return mock.patch.object(fit, "side_by_side", return_value=False)
 
 
 def _control(

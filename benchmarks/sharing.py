@@ -1,10 +1,12 @@
-"""Training beside busy processes, with threads that spin while they wait and threads that sleep.
+"""Training beside busy processes, with the threads of PyTorch and with the program's own.
 
     make sharing    # a quarter of an hour
 
-"before" is GNU OpenMP's own default, a long spin; "after" is what the program sets when the user
-sets nothing (``worldmodels/system/threads.py``). Each measurement is a process of its own, and the
-two take turns. The busy processes are endless loops.
+"before" is PyTorch as it comes: every operation is shared by all threads, which spin while they
+wait for one another (GNU OpenMP's default). "sleeping" is the same with threads that sleep while
+they wait (``worldmodels/system/threads.py``). "after" is the program: it computes two parts of a
+batch side by side as well (``worldmodels/training/parts.py``). Each measurement is a process of its
+own, and they take turns. The busy processes are endless loops.
 """
 
 from __future__ import annotations
@@ -26,8 +28,12 @@ from worldmodels.runs.tracking import say
 from worldmodels.system.cores import available_cores
 
 PARTS = {"vae": "VAE training, images/s", "rnn": "MDN-RNN training, transitions/s"}
-SETTINGS: dict[str, dict[str, str]] = {"before": {"GOMP_SPINCOUNT": "300000"}, "after": {}}
-"""Environment variables by name of the setting; the default of libgomp where nothing is set."""
+SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
+    "before": ("_whole", {"GOMP_SPINCOUNT": "300000"}),
+    "sleeping": ("_whole", {}),
+    "after": ("", {}),
+}
+"""By name of the setting: what the name of the function ends with, and environment variables."""
 NEIGHBOURS = (0, 1, 2)
 
 
@@ -60,10 +66,10 @@ def main() -> None:
             for neighbours in NEIGHBOURS:
                 turns: dict[str, list[float]] = {setting: [] for setting in SETTINGS}
                 for number in range(options.rounds):
-                    for setting, variables in SETTINGS.items():
+                    for setting, (suffix, variables) in SETTINGS.items():
                         with busy(neighbours):
                             rate, _ = measure(
-                                "pipeline", part, Path(name), options.seconds, variables
+                                "pipeline", part + suffix, Path(name), options.seconds, variables
                             )
                         turns[setting].append(rate)
                         say(

@@ -18,7 +18,7 @@ def frames(record: dict[str, Any]) -> str:
         for name, figure in record["figures"].items()
     ]
     parts = list(next(iter(record["figures"].values()))["milliseconds"])
-    return tables._table(("agent", "frames/s", *parts), rows) + (
+    return tables.markdown_table(("agent", "frames/s", *parts), rows) + (
         f"\nHeadless Chromium {record['chromium']} on one core, single measurement"
         f" (`benchmarks/play.py`): {record['machine']}; commit {record['commit']}. The controller"
         " drives, with the strip of expected frames, at most 60 frames/s; the columns after it are"

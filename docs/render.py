@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import frames
+import places
 import plans
 import tables
 from learning_curve import PAPER_CURVE, Point, learning_curve
@@ -38,6 +39,7 @@ PAGES = (
     DOCS.parent / "README.md",
     DOCS / "simulator.md",
     DOCS / "configuration.md",
+    DOCS / "elsewhere.md",
     DOCS / "index.md",
     DOCS / "plan.md",
     DOCS / "play.md",
@@ -156,6 +158,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "dream_cool": (tables.rounds, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),
     "sharing": (tables.sharing, "sharing"),
+    "chains": (places.places, "chains"),
     "mirror": (tables.mirror, "mirror"),
     "play_frames": (frames.frames, "play"),
     "dream_steady": (tables.rounds, "dreamt-rounds-steady"),

@@ -1,5 +1,6 @@
 """Batches computed in parts: the same loss, gradients and weights, also where memory runs out."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -67,11 +68,15 @@ class Small(DynamicsTask):
 
 
 def train(
-    latents: LatentSet, folder: Path, options: FitOptions, fits: int = 10**9
+    latents: LatentSet,
+    folder: Path,
+    options: FitOptions,
+    fits: int = 10**9,
+    kind: type[MDNRNN] = MDNRNN,
 ) -> tuple[FitResult, MDNRNN, Small]:
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    model = MDNRNN(4, 2, hidden_size=8, mixtures=2)
+    model = kind(4, 2, hidden_size=8, mixtures=2)
     fabric = Fabric(accelerator="cpu", devices=1)
     split = np.arange(6), np.arange(6, 8)
     task = Small(model, latents, split, 6, 5, 1, fabric)
@@ -89,6 +94,22 @@ def same(folder: Path, other: Path) -> bool:
     return True
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """The tests run with one thread, in which parts are computed one after the other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are not computed in parts unless a test asks for it."""
+    monkeypatch.setattr("worldmodels.training.fit.side_by_side", lambda *_: False)
+
+
+@pytest.mark.usefixtures("whole_batches")
 @pytest.mark.parametrize("parts", [2, 4, 100])
 def test_parts_of_a_batch_make_the_same_steps(
     latents: LatentSet, tmp_path: Path, parts: int
@@ -100,6 +121,59 @@ def test_parts_of_a_batch_make_the_same_steps(
     assert same(tmp_path / "parts", tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_two_threads_train_to_the_same_bits_as_one(
+    latents: LatentSet, tmp_path: Path, parts: int
+) -> None:
+    threads: set[str] = set()
+
+    class Seen(MDNRNN):
+        def loss(self, batch: Any, state: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            return super().loss(batch, state)
+
+    options = replace(OPTIONS, accumulate=parts)
+    made, model, _ = train(latents, tmp_path / "two", options, kind=Seen)
+    assert len(threads) == 2
+    torch.set_num_threads(1)
+    threads.clear()
+    again, other, _ = train(latents, tmp_path / "one", options, kind=Seen)
+    assert len(threads) == 1
+    assert made.validation == again.validation
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_loss_with_random_numbers_of_its_own_kind_does_not_depend_on_the_threads(
+    latents: LatentSet, tmp_path: Path
+) -> None:
+    class Dropping(MDNRNN):
+        def loss(self, batch: Any, state: Any) -> Any:
+            loss, logs, after = super().loss(batch, state)
+            return loss * torch.nn.functional.dropout(torch.ones(50)).mean(), logs, after
+
+    _, model, _ = train(latents, tmp_path / "two", OPTIONS, kind=Dropping)
+    torch.set_num_threads(1)
+    _, other, _ = train(latents, tmp_path / "one", OPTIONS, kind=Dropping)
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_parts_side_by_side_leave_fixed_weights_alone(latents: LatentSet, tmp_path: Path) -> None:
+    class Fixed(MDNRNN):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.head.bias.requires_grad_(False)
+
+    torch.manual_seed(0)
+    untrained = Fixed(4, 2, hidden_size=8, mixtures=2).state_dict()
+    _, model, _ = train(latents, tmp_path / "fixed", OPTIONS, kind=Fixed)
+    equal = [name for name, value in model.state_dict().items() if value.equal(untrained[name])]
+    assert equal == ["head.bias"]
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_where_memory_runs_out_the_step_is_made_in_more_parts(
     latents: LatentSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,3 +220,9 @@ def test_the_draws_of_a_part_are_rows_of_those_of_the_whole(draw: Any) -> None:
         part = draw(2)
     torch.testing.assert_close(part, whole[4:6], rtol=0, atol=0)
     torch.testing.assert_close(torch.rand(2), after, rtol=0, atol=0)
+    torch.manual_seed(4)
+    kept = torch.get_rng_state()
+    with RowDraws(slice(4, 6), 9, torch.Generator().manual_seed(3)):
+        part = draw(2)
+    torch.testing.assert_close(part, whole[4:6], rtol=0, atol=0)
+    assert torch.get_rng_state().equal(kept)

@@ -19,7 +19,7 @@ import pytest
 import torch
 from command import error_line, run, start
 from matplotlib.image import imsave
-from waiting import HANG_SECONDS
+from waiting import HANG_SECONDS, wait_for
 
 from worldmodels.agents.folder import Agent, read_agent
 from worldmodels.agents.model_files import load_first_latents
@@ -44,7 +44,7 @@ PRETRAINED = Path(__file__).resolve().parents[2] / "pretrained"
 both = pytest.mark.parametrize("exported", ["carracing", "takecover"], indirect=True)
 STEPS = 100
 CPU = torch.device("cpu")
-HOSTILE = "<script>document.title='run'</script>"
+HOSTILE = "<script>document.title=1</script>"
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +107,8 @@ class Opened:
         return str(self.page.inner_text(selector))
 
     def wait(self, condition: str) -> None:
-        self.page.wait_for_function(condition, timeout=HANG_SECONDS * 1000)
+        """Wait until an expression is true; the page's policy forbids Playwright's own function."""
+        wait_for(lambda: self.page.evaluate(condition))
 
     def pixels(self, canvas: str) -> np.ndarray:
         """The picture on a canvas, uint8 (H, W, 3)."""
@@ -359,9 +360,9 @@ def test_play_serves_the_page_until_ctrl_c(runtime: Path, browser: Any, tmp_path
     words = ("stage=play", f"model={agent}", f"run='{HOSTILE.replace('/', '')}'", "play.port=0")
     with start(tmp_path, *words) as process:
         assert process.stdout is not None
-        address = next(
-            found[0] for line in process.stdout if (found := re.search(r"http://[\d.:]+/", line))
-        )
+        lines = (re.search(r"http://[\d.:]+/", line) for line in process.stdout)
+        address = next((found[0] for found in lines if found), None)
+        assert address is not None, process.communicate()[1]
         with browser.new_context() as context:
             page = context.new_page()
             page.goto(address)

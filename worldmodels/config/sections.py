@@ -256,7 +256,8 @@ class TrainerConfig:
     """auto: one process, or a process group for more; ddp: a process group always."""
     accumulate: int = number(1, 1, 8192)
     """Parts in which each process computes its rows of a batch, with gradients added up: less
-    memory, the same result up to rounding. It grows by itself where memory does not suffice."""
+    memory, the same result up to rounding. It grows by itself where memory does not suffice. One
+    process on a CPU computes at least two, side by side."""
     compile: bool = False
     """Compile the loss with torch.compile, which takes a minute first and needs a C++ compiler."""
     checkpoint_seconds: float = number(30.0, 0, _WEEK, unit="seconds")

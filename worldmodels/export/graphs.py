@@ -115,6 +115,8 @@ class ControllerGraph(Graph):
     The state is the one before the step of that action; the first previous action is zeros.
     """
 
+    _controller: Tensor
+
     def __init__(self, agent: Agent) -> None:
         inputs = ("latent", "previous_action", *state_names(agent.dynamics))
         super().__init__("controller", inputs, ("action",))

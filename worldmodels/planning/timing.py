@@ -20,7 +20,7 @@ from worldmodels.runs.tracking import MetricsLog
 from worldmodels.system import interrupts
 from worldmodels.system.resources import Meter, own_peak, reset_peak
 from worldmodels.training.fit import FitOptions, evaluate, fit
-from worldmodels.training.parts import Parts
+from worldmodels.training.parts import Parts, side_by_side
 from worldmodels.training.ranks import ALONE
 from worldmodels.training.task import Task
 from worldmodels.workers.jobs import Heartbeat, Pool
@@ -108,7 +108,9 @@ def fit_rate(
         fit(timed, folder, options, fabric, tracker)
     validated = sum(task.count(batch) for batch in task.validation())
     began = time.perf_counter()
-    evaluate(task, options.seed, Parts(ALONE, options.accumulate, fabric.device))
+    split = side_by_side(task.module, options.compile)
+    with Parts(ALONE, options.accumulate, fabric.device, split) as parts:
+        evaluate(task, options.seed, parts)
     validation = validated / (time.perf_counter() - began)
     peak = meter.read()["peak_bytes"]
     training = timed.counted / timed.seconds

@@ -11,7 +11,7 @@ import torch
 from worldmodels import extras, trackers
 from worldmodels.agents.folder import load_config
 from worldmodels.agents.registry import build_dynamics, build_encoder
-from worldmodels.config.choices import Stage
+from worldmodels.config.choices import TRAINING, Stage
 from worldmodels.config.schema import Config, flat, parts
 from worldmodels.config.shipped import environment_of
 from worldmodels.envs.engines import check_registered
@@ -141,8 +141,7 @@ def _keys(observation: ObservationSpec) -> str:
 
 def _check_models(config: Config) -> None:
     """Raise `ConfigError` for models that cannot be built; on the meta device, without memory."""
-    training = (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate, Stage.plan)
-    if config.stage not in training:
+    if config.stage not in (*TRAINING, Stage.plan):
         return
     with torch.device("meta"):
         build_encoder(config.vae, config.env.size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from worldmodels.config.choices import ExportFormat
-from worldmodels.export.folder import write_onnx
+from worldmodels.export.folder import DESCRIPTION, write_onnx
 from worldmodels.export.web import PAGE, write_page
 from worldmodels.runs.integrity import fingerprint_file
 from worldmodels.runs.tracking import say
@@ -27,22 +27,20 @@ def export(context: Context, form: ExportFormat) -> Path:
     config = context.config
     source, inputs = context.inputs.agent()
     run = context.run.within("export", "export")
-    content = {
-        "name": config.model or config.run,
-        "controller.temperature": config.controller.temperature,
-    }
+    name, temperature = config.model or config.run, config.controller.temperature
+    content = {"name": name, "controller.temperature": temperature}
     if form is ExportFormat.web:
         inputs |= {path.name: fingerprint_file(path) for path in sorted(PAGE.iterdir())}
-    have = run.has(form.name) and run.manifest(form.name)
-    fresh = bool(have) and (have["inputs"], have["config"]) == (inputs, content)
-    with run.begin(form.name, content, inputs, overwrite=config.overwrite or not fresh) as folder:
+    found = run.manifest(form.name) if run.has(form.name) else {}
+    other = (found.get("inputs"), found.get("config")) != (inputs, content)
+    with run.begin(form.name, content, inputs, overwrite=config.overwrite or other) as folder:
         if folder.complete:
             say(f"export: done before ({folder.path})")
             return folder.path
-        files = write_onnx(folder.path, source, content["name"], content["controller.temperature"])
+        files = write_onnx(folder.path, source, name, temperature)
         if form is ExportFormat.web:
             files += write_page(folder.path)
-        folder.finish(fingerprint_file(folder.path / files[0]), files=files)
-    size = sum((folder.path / name).stat().st_size for name in files)
+        folder.finish(fingerprint_file(folder.path / DESCRIPTION), files=files)
+    size = sum((folder.path / file).stat().st_size for file in files)
     say(f"export: wrote {folder.path} ({size / 1e6:.1f} MB)")
     return folder.path

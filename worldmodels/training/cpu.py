@@ -37,3 +37,9 @@ def tune(cores: int) -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest it takes
         libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+
+
+def tune_thread(threads: int) -> None:
+    """Flush denormals to zero in this thread, whose operations use so many threads themselves."""
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)

@@ -25,7 +25,7 @@ from worldmodels.files import weights
 from worldmodels.runs.integrity import require_made_by, require_regular
 from worldmodels.runs.tracking import MetricsLog, Progress, say
 from worldmodels.system import interrupts
-from worldmodels.training.parts import Part, Parts, added, mean
+from worldmodels.training.parts import Part, Parts, added, mean, side_by_side
 from worldmodels.training.ranks import ALONE, Ranks
 from worldmodels.training.task import Task
 
@@ -146,8 +146,9 @@ class _Loop:
         self.task, self.folder, self.options = task, folder, options
         self.fabric, self.tracker, self.ranks = fabric, tracker, ranks
         self.parameters = list(task.module.parameters())
-        self.parts = Parts(ranks, options.accumulate, fabric.device)
-        self.told = options.accumulate
+        split = side_by_side(task.module, options.compile)
+        self.parts = Parts(ranks, options.accumulate, fabric.device, split)
+        self.told = self.parts.number
         self.total = sum(task.steps(epoch) for epoch in range(options.epochs))
         self.epoch, self.batch, self.step = 0, 0, 0
         self.rows = 0
@@ -158,14 +159,14 @@ class _Loop:
 
     def run(self) -> FitResult:
         self._begin()
-        with Progress(self.folder.name, self.total, "batches", self.step) as progress:
+        with self.parts, Progress(self.folder.name, self.total, "batches", self.step) as progress:
             while self.epoch < self.options.epochs:
                 self._epoch(progress)
                 self._validate()
                 self.epoch, self.batch, self.carry = self.epoch + 1, 0, None
                 self._save()
-        if self.options.epochs == 0:  # an untrained model, to compare with
-            self._validate()
+            if self.options.epochs == 0:  # an untrained model, to compare with
+                self._validate()
         if self.ranks.first:
             best = self._load("best.safetensors")
             self.task.module.load_state_dict(best["module"])
