@@ -178,8 +178,8 @@ class MixtureOptions:
 class MixtureDynamics(nn.Module, ABC):
     """A `DynamicsModel` whose heads read the hidden state h: the first tensor of its state.
 
-    A model gives it `FORMAT`, `head` and `objective`, and implements `initial_state`, `hidden_states` and
-    `advance`. Its states are zeros where an episode begins.
+    A model gives it `FORMAT`, `head` and `objective`, and implements `initial_state`,
+    `hidden_states` and `advance`. Its states are zeros where an episode begins.
 
     Args:
         latent_size: dimensions of z.

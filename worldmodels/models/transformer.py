@@ -229,5 +229,6 @@ def _attention(query: Tensor, memory: Tensor, time: Tensor) -> Tensor:
     lived = begin.unsqueeze(1) + slot >= past - time.view(-1, 1, 1)  # (B, blocks, slots)
     mask = ((distance >= 0) & (distance <= past)) & lived.unsqueeze(2)
     mask = mask.flatten(0, 1).unsqueeze(1)  # (B * blocks, 1, block, slots)
-    attended: Tensor = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    return attended.unflatten(0, (rows, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :steps]
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    joined: Tensor = attended.unflatten(0, (rows, blocks)).transpose(1, 2).flatten(2, 3)
+    return joined[:, :, :steps]
