@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: run test unit lint test-system test-slow docs bench sharing parity speed study hostile lock \
-	format clean
+.PHONY: run test unit lint test-system test-slow docs bench chains sharing parity speed study \
+	hostile lock format clean
 
 # The whole pipeline on real CarRacing, in minutes.
 run: $(VENV)/.run
@@ -63,6 +63,11 @@ bench: $(VENV)/.dev
 # topics="kills two", flags="seed=7 kills=200".
 hostile: $(VENV)/.dev
 	$(BIN)/python benchmarks/hostile/run.py $(topics) $(flags)
+
+# One small run by local workers, Ray, Slurm, the image, SkyPilot's commands, and with kills: equal
+# artifacts; half an hour, or places="ray slurm".
+chains: $(VENV)/.dev
+	$(BIN)/python benchmarks/chains.py $(places) $(flags)
 
 # Training beside busy processes: a quarter of an hour.
 sharing: $(VENV)/.dev

@@ -218,6 +218,21 @@ def take_picture(image: RootFolder, path: Path) -> None:
         kept.verify()
 
 
+def missing() -> str | None:
+    """What this machine lacks of what is needed; None if nothing."""
+    if sys.platform != "linux" or os.getuid() != 0:
+        return "Linux and root"
+    return None if shutil.which("debootstrap") else "debootstrap"
+
+
+def bootstrap(folder: Path) -> None:
+    """Fill a folder with the release of this machine."""
+    release = platform.freedesktop_os_release()
+    print(f"base: {release['PRETTY_NAME']}, by debootstrap")
+    words = ["debootstrap", "--variant=minbase", release["VERSION_CODENAME"], str(folder)]
+    subprocess.run(["unshare", "--mount", *words], check=True, stdout=subprocess.DEVNULL)
+
+
 def main() -> int:
     """Build, run, delete; the exit code."""
     parser = argparse.ArgumentParser(
@@ -236,25 +251,15 @@ def main() -> int:
     parser.add_argument("--screenshot", type=Path, help="a picture of a forwarded window")
     parser.add_argument("--keep", action="store_true", help="do not delete the folder")
     options = parser.parse_args()
-    if sys.platform != "linux" or os.getuid() != 0 or not shutil.which("debootstrap"):
-        print("error: needs Linux, root and debootstrap", file=sys.stderr)
+    if (lacking := missing()) is not None:
+        print(f"error: needs {lacking}", file=sys.stderr)
         return 1
     folder = options.folder.resolve()
     arguments = dict(word.split("=", 1) for word in options.arg)
     image = RootFolder(folder, arguments, options.bind)
     try:
         if not (folder / "etc").is_dir():
-            release = platform.freedesktop_os_release()
-            print(f"base: {release['PRETTY_NAME']}, by debootstrap")
-            line = [
-                "unshare",
-                "--mount",
-                "debootstrap",
-                "--variant=minbase",
-                release["VERSION_CODENAME"],
-                str(folder),
-            ]
-            subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+            bootstrap(folder)
         image.build(DOCKERFILE.read_text())
         for words in RUNS:
             began = time.monotonic()

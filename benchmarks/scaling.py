@@ -34,6 +34,7 @@ from worldmodels.evolution.search import Search
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import console, say
+from worldmodels.system.cores import available_cores
 from worldmodels.workers.jobs import Heartbeat, Pool
 from worldmodels.workers.local import LocalPool
 from worldmodels.workers.ray_cluster import connect
@@ -62,7 +63,7 @@ SIMULATED = 30
 
 @dataclass(frozen=True)
 class Timed:
-    """A job that also tells when it began and ended, and how long its process computed."""
+    """A job that also returns when it began and ended, and how long its process computed."""
 
     job: EvalBatch
 
@@ -192,7 +193,7 @@ class Sleeper:
 
 
 def measure_looks() -> dict[str, float]:
-    """Seconds that Ray takes to tell which of so many answers have come, while none has.
+    """Seconds that Ray takes to find which of so many answers have arrived, while none has.
 
     A pool waits for two answers of each worker.
     """
@@ -240,7 +241,7 @@ def measure(workers: Sequence[int]) -> dict[str, Any]:
         )
         say(f"scaling: {pools[-1]}")
     return {
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": available_cores(),
         "load": os.getloadavg()[0],
         "generation": {
             "population": POPULATION,

@@ -26,9 +26,10 @@ def plans(records: list[dict[str, Any]]) -> str:
             rows.append([row["stage"], "≤ " * planned["at_most"] + cells[0], *cells[1:]])
         rows.append(["all", *map(duration, sums), f"{sums[0] / sums[1]:.2f}", *[""] * 4])
         header = ["stage", "planned", "took", "planned / took", "memory planned", "memory used"]
+        header += ["disk planned", "disk used"]
         what = f"`{' '.join(record['words'])}`: {record['machine']}, {record['cores']} usable,"
         what += f" calibrated in {duration(record['calibration_s'])}; commit {record['commit']}."
-        parts.append(f"{what}\n\n{tables._table([*header, 'disk planned', 'disk used'], rows)}")
+        parts.append(f"{what}\n\n{tables.markdown_table(header, rows)}")
     return "\n" + "\n".join(parts)
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import models
+import places
 import plans
 import tables
 from learning_curve import PAPER_CURVE, Point, learning_curve
@@ -40,6 +41,7 @@ PAGES = (
     DOCS / "simulator.md",
     DOCS / "concepts.md",
     DOCS / "configuration.md",
+    DOCS / "elsewhere.md",
     DOCS / "index.md",
     DOCS / "plan.md",
     DOCS / "results-carracing.md",
@@ -157,6 +159,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "dream_cool": (tables.rounds, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),
     "sharing": (tables.sharing, "sharing"),
+    "chains": (places.places, "chains"),
     "mirror": (tables.mirror, "mirror"),
     "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
     "doom_rounds": (tables.rounds, "rounds"),

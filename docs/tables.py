@@ -80,7 +80,7 @@ def _study(runs: list[dict[str, Any]]) -> str:
     header += ["in the dream"] * dreamt
     header += ["paper: real environment", "paper: dream"] * published
     header += ["MDN-RNN, nats per dimension"] * likely + ["overrides"]
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def maker(run: dict[str, Any]) -> str:
@@ -105,7 +105,7 @@ def scores(run: dict[str, Any]) -> str:
     """A run's policies, and the paper's."""
     env = run["stages"]["evaluate"]["config"]["env.id"]
     policies = [_score(name, record) for name, record in run["scores"].items()]
-    return _table(SCORE_HEADER, score_rows(policies, PAPER_SCORES.get(env, [])))
+    return markdown_table(SCORE_HEADER, score_rows(policies, PAPER_SCORES.get(env, [])))
 
 
 def headline(
@@ -138,13 +138,13 @@ def headline(
             rest = theirs.get(env, ("–", "–", "–"))
             what = paper.name.removeprefix("paper: ")
             rows.append((f"paper: {what}", score, paper.note.split(" trials")[0], *rest))
-    return _table(("", "score", "episodes", "training steps", "hours", "hardware"), rows)
+    return markdown_table(("", "score", "episodes", "training steps", "hours", "hardware"), rows)
 
 
 def rounds(record: dict[str, Any]) -> str:
     """The agents of the rounds of ``stage=iterate``."""
     policies = [_score(name, one) for name, one in record["scores"].items()]
-    return _table(SCORE_HEADER, score_rows(policies, []))
+    return markdown_table(SCORE_HEADER, score_rows(policies, []))
 
 
 def data_sources(runs: dict[str, dict[str, Any]]) -> str:
@@ -158,7 +158,7 @@ def data_sources(runs: dict[str, dict[str, Any]]) -> str:
         row.append(f"{in_dream.mean:.0f} ± {in_dream.std:.0f}")
         rows.append([*row, str(run["stages"]["evaluate"]["commit"])[:7]])
     header = ("data of the VAE and MDN-RNN", "score", "95 % interval", "in the dream", "commit")
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def likelihood(run: dict[str, Any]) -> str:
@@ -169,7 +169,7 @@ def likelihood(run: dict[str, Any]) -> str:
         ("single Gaussian", f"{nll['single_gaussian']:.4f}"),
         ("Gaussian around the last latent", f"{nll['copy_last']:.4f}"),
     ]
-    return _table(("model", "validation loss, nats per dimension"), rows)
+    return markdown_table(("model", "validation loss, nats per dimension"), rows)
 
 
 def stages(run: dict[str, Any]) -> str:
@@ -181,7 +181,7 @@ def stages(run: dict[str, Any]) -> str:
         rows.append((stage, f"{manifest['wall_s']:,.0f} s", f"{peak:.1f} GB", rates))
     total = sum(manifest["wall_s"] for manifest in run["stages"].values())
     rows.append(("all", f"{total / 60:.1f} min", "", ""))
-    return _table(("stage", "wall time", "peak memory", "throughput"), rows)
+    return markdown_table(("stage", "wall time", "peak memory", "throughput"), rows)
 
 
 def throughput(bench: dict[str, Any]) -> str:
@@ -206,7 +206,7 @@ def throughput(bench: dict[str, Any]) -> str:
         "ratio",
         "peak memory of a process",
     )
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def sharing(record: dict[str, Any]) -> str:
@@ -224,7 +224,7 @@ def sharing(record: dict[str, Any]) -> str:
             rate = statistics.median(turns)
             row.append(f"{rate:,.0f} ({rate / quiet[figure['what'], setting]:.0%})")
         rows.append(row)
-    return _table(("", "busy processes", *record["figures"][0]["turns"]), rows)
+    return markdown_table(("", "busy processes", *record["figures"][0]["turns"]), rows)
 
 
 def mirror(record: dict[str, Any]) -> str:
@@ -239,7 +239,9 @@ def mirror(record: dict[str, Any]) -> str:
         for what, figure in record["figures"].items()
     ]
     size, every = record["checkpoint_bytes"] / 1e6, record["every_s"]
-    return _table(("store", "processor time while a stage runs", "at the start", "end"), rows) + (
+    return markdown_table(
+        ("store", "processor time while a stage runs", "at the start", "end"), rows
+    ) + (
         f"\nA checkpoint of {size:.0f} MB every {every} s, and a line of a log every second"
         " (`benchmarks/mirror.py`, single measurement on a busy machine). The copying process is"
         " another than the stage's: what it uses of a core is the most that it can take from a"
@@ -280,7 +282,7 @@ def parity(record: dict[str, Any]) -> str:
                 f" the difference {low:.1f} to {high:.1f}",
             )
         )
-    return _table(("", "compared", "result"), rows)
+    return markdown_table(("", "compared", "result"), rows)
 
 
 def wheel(record: dict[str, Any]) -> str:
@@ -291,7 +293,7 @@ def wheel(record: dict[str, Any]) -> str:
         + [f"{row['rewards'][way]:.2f}" for way in ways]
         for row in record["rows"]
     ]
-    return _table(["reward per step", *ways], rows)
+    return markdown_table(["reward per step", *ways], rows)
 
 
 def engines(record: dict[str, Any]) -> str:
@@ -301,7 +303,7 @@ def engines(record: dict[str, Any]) -> str:
         played = record[name]
         survived = f"{played['mean_length']:.1f} ± {played['std_length']:.1f}"
         rows.append((what, survived, f"{played['mean_return']:.1f}", f"{played['steps/s']:,.0f}"))
-    return _table(("", "steps survived", "return", "steps/s"), rows) + (
+    return markdown_table(("", "steps survived", "return", "steps/s"), rows) + (
         f"\n{record['episodes']} episodes each; {record['same_length']} of equal length in both."
         " Kolmogorov-Smirnov test that the lengths have the same distribution:"
         f" p = {record['ks_pvalue']:.2f}.\n"
@@ -331,7 +333,7 @@ def speed(record: dict[str, Any]) -> str:
         f["steps_s"] for f in figures if f["what"] == "native 64x64" and f["threads"] == 1
     )
     share = fastest * 64 * 64 * 3 / record["bandwidth"]
-    return _table(header, rows) + (
+    return markdown_table(header, rows) + (
         f"\nOne core writes {record['bandwidth'] / 1e9:.1f} GB/s to memory here; writing the 64x64"
         f" frames is {share:.1%} of that at most.\n"
     )
@@ -344,13 +346,14 @@ def hostile(record: dict[str, Any]) -> str:
         rows.append(
             (f"`{row['topic']}`", f"{row['tried']:,}", f"{row['tried'] - len(row['failed']):,}")
         )
-    return _table(("topic", "tried", "held"), rows) + (
+    return markdown_table(("topic", "tried", "held"), rows) + (
         f"\nCommit {record['commit']}, seed {record['seed']}, {record['kills']} kills,"
         f" {record['seconds'] / 60:.0f} min on {record['cores']} cores.\n"
     )
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; every row has as many cells as the header."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
@@ -370,7 +373,7 @@ def keys() -> str:
             for key in group
         ]
         header = ("key", "meaning", "unit", "default", "accepted values")
-        parts.append(f"### {str(section.__doc__).rstrip('.')}\n\n{_table(header, rows)}")
+        parts.append(f"### {str(section.__doc__).rstrip('.')}\n\n{markdown_table(header, rows)}")
     return "\n" + "\n".join(parts) + "\n"
 
 
@@ -389,5 +392,5 @@ def presets() -> str:
                 values = [written(reduce(getitem, name.split("."), tree)) for tree in trees]
                 if {*values, written(default)} != {values[0]}:
                     rows.append([f"`{name}`", *(f"`{value}`" for value in values)])
-            parts.append(f"### env={env}\n\n{_table(('key', *PRESETS), rows)}")
+            parts.append(f"### env={env}\n\n{markdown_table(('key', *PRESETS), rows)}")
     return "\n" + "\n".join(parts) + "\n"

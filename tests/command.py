@@ -35,8 +35,9 @@ BRIEFLY = ("rnn.baselines=false", "evaluate.video=false", "evaluate.engine=nativ
 FEW_FRAMES = ("rollouts.max_steps=12", "vae.batch_size=256")
 """A chain in which the VAE learns next to nothing, where it is not what the test looks at."""
 
-_WARM = multiprocessing.get_context("forkserver")
-_WARM.set_forkserver_preload(
+WARM = multiprocessing.get_context("forkserver")
+"""Processes that are forked from one that has imported the stages."""
+WARM.set_forkserver_preload(
     [f"worldmodels.stages.{stage}" for stage in ("chain", "iterate", "inspect")]
 )
 
@@ -163,7 +164,7 @@ def _running(
 ) -> Iterator[Running]:
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name, stream) for stream in ("stdout", "stderr")]
-        process = _WARM.Process(target=_program, args=(words, env, files, at_write))
+        process = WARM.Process(target=_program, args=(words, env, files, at_write))
         process.start()
         try:
             yield Running(process, files)

@@ -37,7 +37,7 @@ def plain(store: Path) -> dict[str, bytes]:
 
 
 def settled(root: Path, store: Path) -> bool:
-    """What `equal` says, without reading files where their sizes show that they differ."""
+    """As `equal`, without reading files where their sizes show that they differ."""
     sizes = {name: stamp.size for name, stamp in scan(root).items()}
     return sizes == {name: e["size"] for name, e in index(store).items()} and equal(root, store)
 
@@ -48,7 +48,7 @@ def equal(root: Path, store: Path) -> bool:
 
 
 def quiet(line: str) -> None:
-    """For what says a line."""
+    """Prints nothing."""
 
 
 def copier(root: Path, store: Path, location: Folder | None = None) -> Copier:

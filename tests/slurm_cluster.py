@@ -140,7 +140,7 @@ class Cluster:
         return {stage: job for job, stage in (line.split() for line in listed.splitlines())}
 
     def show(self, job: str) -> dict[str, str]:
-        """What Slurm knows of a job."""
+        """The properties of a job."""
         words = self.run("scontrol", "show", "job", job, "--oneliner").split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 

@@ -20,6 +20,7 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 import worldmodels.envs  # noqa: F401  (registers)
+from worldmodels.envs.carracing import glyphs
 from worldmodels.envs.carracing.track import draw_track
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.errors import WorldModelsError
@@ -272,3 +273,14 @@ def test_kernels_are_compiled_anew_when_what_they_call_has_changed(tmp_path: Pat
         )
         printed.append(done.stdout.split())
     assert printed == [["1", "0"], ["1", "1"], ["2", "0"]]
+
+
+def test_the_stored_characters_are_those_that_pygame_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = np.load(glyphs._PATH)
+    monkeypatch.setattr(glyphs, "_PATH", tmp_path / "glyphs.npz")
+    glyphs.main()
+    drawn = np.load(tmp_path / "glyphs.npz")
+    for name in ("images", "advance"):
+        np.testing.assert_array_equal(drawn[name], stored[name])

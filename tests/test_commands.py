@@ -182,7 +182,6 @@ def test_a_chain_makes_only_what_its_base_does_not_have(copy: Path) -> None:
     assert again["fingerprint"] == first["fingerprint"]
 
 
-@pytest.mark.system
 def test_a_finished_run_is_the_first_round(copy: Path) -> None:
     rounds = ("stage=iterate", "preset=smoke", "iterate.rounds=1", "run=later", "base=smoke")
     done = run(copy, *rounds, ALONE)
@@ -372,7 +371,7 @@ def test_a_stop_signal_saves_and_exits_75(copy: Path, number: signal.Signals) ->
 
 @pytest.mark.parametrize(
     ("logger", "file"),
-    [("tensorboard", "*tfevents*"), pytest.param("wandb", "*.wandb", marks=pytest.mark.system)],
+    [("tensorboard", "*tfevents*"), ("wandb", "*.wandb")],
 )
 def test_metrics_go_to_a_logger(copy: Path, logger: str, file: str) -> None:
     words = ("preset=smoke", "overwrite=true", "vae.batch_size=256", f"logger={logger}")

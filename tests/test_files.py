@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from worldmodels.data.hdf5 import writing
 from worldmodels.errors import ArtifactError
 from worldmodels.files.atomic import JsonLines, read_json, write_json
 from worldmodels.runs.artifacts import Run
@@ -101,6 +103,20 @@ def test_a_line_that_does_not_fit_leaves_the_log_as_it_was(tmp_path: Path) -> No
     assert log.path.read_bytes() == before
     log.append({"a": 3})
     assert log.read() == [{"a": 1}, {"a": 3}]
+
+
+def test_arrays_that_do_not_fit_leave_the_old_file(tmp_path: Path) -> None:
+    path, noise = tmp_path / "file.h5", np.random.default_rng(0).random(100_000)
+    path.write_bytes(b"old")
+    limit = files_of_at_most(50_000)
+    large = pytest.raises(ArtifactError, match=r"file\.h5: File too large; .*ulimit -f")
+    with limit, large, writing(path) as output:
+        output.file["noise"] = noise
+        output.file.flush()
+        # HDF5 goes on as if it had been written.
+        assert output.file["noise"][-10:].tolist() == noise[-10:].tolist()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:

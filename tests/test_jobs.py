@@ -9,7 +9,7 @@ from command import composed
 
 from worldmodels.config import limits
 from worldmodels.errors import ConfigError, WorkerError
-from worldmodels.stages.evaluate import _Recorded
+from worldmodels.stages.evaluate import RecordedBatch
 from worldmodels.workers.jobs import READ, WRITTEN
 from worldmodels.workers.queue import ATTEMPTS, LATE, JobQueue, Task
 from worldmodels.workers.transfer import (
@@ -134,7 +134,7 @@ def test_errors_name_the_files_of_the_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [RealWorldSpec, DreamWorldSpec, CollectShard, NoisyAgent, _Recorded]
+    "kind", [RealWorldSpec, DreamWorldSpec, CollectShard, NoisyAgent, RecordedBatch]
 )
 def test_every_path_of_a_setup_or_job_is_one_that_it_reads_or_writes(kind: Any) -> None:
     hints = get_type_hints(kind)

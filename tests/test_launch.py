@@ -1,10 +1,17 @@
 """Which processes train one model: what the keys, torchrun and srun say, and where they differ."""
 
+import shutil
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 import torch
-from command import composed
+from command import ALONE, composed, error_line, run
 
 from worldmodels.errors import ConfigError
+from worldmodels.files.atomic import read_json
 from worldmodels.system.cores import available_cores
 from worldmodels.system.launchers import Started, started
 from worldmodels.training import compiling, launch
@@ -101,3 +108,60 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match=r"^trainer.compile=true: .*no-such-compiler.*; install"):
         compiling.check(torch.device("cpu"))
+    monkeypatch.setattr(compiling, "find_spec", lambda module: None)
+    with pytest.raises(ConfigError, match=r"^trainer.compile=true: .*triton is not installed"):
+        compiling.check(torch.device("cuda"))
+
+
+# Two processes on the CPU, also in system/test_several_processes.py.
+
+TWO = ("preset=smoke", "run=two", "device=cpu", "trainer.devices=2", "rnn.baselines=false", ALONE)
+
+
+def upstream(smoke: Path, data: Path, *stages: str) -> Path:
+    """The finished stages of the run ``smoke`` as those of the run ``two``."""
+    for stage in stages:
+        shutil.copytree(smoke / "smoke" / stage, data / "two" / stage)
+    return data
+
+
+def loss(run: Path, stage: str) -> float:
+    """The validation loss of a finished stage."""
+    record = read_json(run / stage / "manifest.json")
+    assert record["state"] == "complete"
+    return float(record["summary"]["loss"])
+
+
+def test_a_process_that_this_program_starts_trains_as_one_does(smoke: Path, tmp_path: Path) -> None:
+    done = run(upstream(smoke, tmp_path, "rollouts"), "stage=vae", *TWO)
+    assert (done.returncode, done.stderr) == (0, "")
+    # Up to the order of sums, which in bfloat16 matters more.
+    assert loss(tmp_path / "two", "vae") == pytest.approx(loss(smoke / "smoke", "vae"), rel=0.01)
+
+
+def by_torchrun(data: Path, *words: str) -> list["subprocess.CompletedProcess[str]"]:
+    """A command in two processes that find each other as torchrun tells them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        shared = {"MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    shared |= {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2"}
+    with ThreadPoolExecutor(2) as both:
+        ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in (0, 1)]
+        return [*both.map(lambda rank: run(data, *words, variables=shared | rank), ranks)]
+
+
+def test_of_the_processes_of_torchrun_the_first_writes_and_prints(
+    smoke: Path, tmp_path: Path
+) -> None:
+    data = upstream(smoke, tmp_path, "rollouts", "vae")
+    first, other = by_torchrun(data, "stage=rnn", *TWO)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "rnn: took " in first.stdout
+    assert (other.returncode, other.stdout, other.stderr) == (0, "", "")
+    assert loss(data / "two", "rnn") == pytest.approx(loss(smoke / "smoke", "rnn"), rel=0.01)
+
+
+def test_an_error_of_the_first_process_ends_the_others_with_its_code(tmp_path: Path) -> None:
+    first, other = by_torchrun(tmp_path, "stage=vae", *TWO)
+    assert "stage=rollouts" in error_line(first)
+    assert (other.returncode, other.stdout, other.stderr) == (1, "", "")

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,16 @@ import torch
 from command import composed, error_line, run
 from waiting import wait_for
 
-from worldmodels.config.choices import ActionSource
 from worldmodels.data.prefetch import prefetch
 from worldmodels.files.atomic import read_json
 from worldmodels.planning.estimate import Base, Data, Estimate, Rates, without_work
 from worldmodels.planning.schedule import Job, WorldCost, search_size
 from worldmodels.planning.timing import FitRate, StepCost, StepTimes
 from worldmodels.runs import costs
-from worldmodels.stages.calibration import Calibration
+from worldmodels.runs.artifacts import Run
+from worldmodels.stages import plan as plan_stage
+from worldmodels.stages.calibration import calibrate
+from worldmodels.stages.context import Context
 from worldmodels.system import spent
 from worldmodels.system.resources import Meter, Sampler
 from worldmodels.workers.jobs import Heartbeat
@@ -249,16 +252,26 @@ def test_a_plan_is_what_its_rates_say(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["plan.json", "smoke"]
 
 
-def test_a_search_in_the_learned_model_is_calibrated_in_it(tmp_path: Path) -> None:
+def test_a_plan_of_a_search_in_the_learned_model_and_of_its_bootstrap_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = composed(
-        "preset=smoke",
-        "controller.world=dream",
-        "workers.processes=0",
-        "evaluate.engine=native",
-        "evaluate.video=false",
-        "rnn.baselines=false",
+        *("stage=plan", "preset=smoke", "price_per_hour=36", "controller.world=dream"),
+        *("rollouts.policy=controller", "+bootstrap.rollouts={episodes:4,policy:brownian}"),
+        *("workers.processes=0", "evaluate.engine=native", "rnn.baselines=false"),
     )
-    found = Calibration(config, tmp_path, seconds=0.1).rates({ActionSource.brownian})
-    assert {"random", "dream", "evaluate", "evaluate random"} == found.worlds.keys()
-    plans = dict(Estimate(config, found).stages(main=True))
-    assert all(plan.seconds > 0 and plan.disk > 0 for plan in plans.values())
+    monkeypatch.setattr(plan_stage, "calibrate", partial(calibrate, seconds=0.1))
+    plan_stage.run(Context(config, Run(tmp_path / "run")))
+    found = read_json(tmp_path / "run/plan.json")
+    (measured,) = found["rates"]  # of both runs, which differ in amounts only
+    worlds = {"random", "controller", "dream", "evaluate", "evaluate random"}
+    assert measured["worlds"].keys() == worlds
+    assert measured["open_loop_step"] > 0
+    before = [f"bootstrap/{stage}" for stage in STAGES[:4]]
+    assert [*found["stages"]] == ["start", *before, *STAGES]
+    for stage in found["stages"].values():
+        assert stage["cost"] > 0
+        assert stage["cost"] == pytest.approx(stage["wall_s"] / 100, abs=0.002)
+    first, main = (found["stages"][f"{run}rollouts"] for run in ("bootstrap/", ""))
+    assert first["disk_bytes"] < main["disk_bytes"]
+    assert (first["at_most"], main["at_most"]) == (False, True)

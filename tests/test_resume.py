@@ -166,3 +166,13 @@ def test_more_episodes_are_added_to_those_that_are_there(reference: Path, tmp_pa
     done = run(tmp_path, *overrides("rollouts"))
     assert done.returncode == 0, done.stderr
     assert fingerprint(tmp_path, "rollouts") == fingerprint(reference, "rollouts")
+
+
+def test_a_finished_search_is_continued_for_more_generations(copy: Path) -> None:
+    log = copy / "smoke/controller/generations.jsonl"
+    before = log.read_text()
+    words = ("stage=controller", "preset=smoke", "controller.generations=3", ALONE)
+    done = run(copy, *words)
+    assert done.returncode == 0, done.stderr
+    assert log.read_text().startswith(before)
+    assert len(log.read_text().splitlines()) == len(before.splitlines()) + 1 == 3

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -170,36 +171,21 @@ class Counting(Folder):
         shutil.copyfile(self.root / name, self.root / target)
 
 
-class Cut(Folder):
-    """A store that cannot be reached from its operation number so many on."""
+def cut(location: Folder, operations: int) -> Folder:
+    """Let a store fail from its operation number so many on."""
+    left = itertools.count(operations, -1)
 
-    def __init__(self, root: Path, operations: int) -> None:
-        super().__init__(root)
-        self._left = itertools.count(operations, -1)
+    def until_cut(operation: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            if next(left) <= 0:
+                raise ConnectionError("cut")
+            operation(*arguments)
 
-    def _pass(self) -> None:
-        if next(self._left) <= 0:
-            raise ConnectionError("cut")
+        return call
 
-    def write(self, name: str, content: bytes) -> None:
-        self._pass()
-        super().write(name, content)
-
-    def upload(self, name: str, file: Any) -> None:
-        self._pass()
-        super().upload(name, file)
-
-    def copy(self, name: str, target: str) -> None:
-        self._pass()
-        super().copy(name, target)
-
-    def move(self, name: str, target: str) -> None:
-        self._pass()
-        super().move(name, target)
-
-    def remove(self, name: str) -> None:
-        self._pass()
-        super().remove(name)
+    for name in ("write", "upload", "copy", "move", "remove"):
+        setattr(location, name, until_cut(getattr(location, name)))
+    return location
 
 
 def test_cut_off_at_any_operation_a_restore_finds_one_state_of_the_run(tmp_path: Path) -> None:
@@ -216,9 +202,9 @@ def test_cut_off_at_any_operation_a_restore_finds_one_state_of_the_run(tmp_path:
         write(root, vae__manifest="complete")
         shutil.rmtree(root / "old")
         second = content(root)
-        cut = copier(root, store, Cut(store, operations))
+        interrupted = copier(root, store, cut(Folder(store), operations))
         try:
-            whole = not cut.step()
+            whole = not interrupted.step()
         except ConnectionError:
             whole = False
         restore(folder / "there", str(store), Folder(store), False, quiet)
@@ -267,6 +253,28 @@ def test_a_folder_that_is_gone_removes_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         copying.step()
     assert plain(store) == {"vae/x": b"x"}
+
+
+def test_a_file_that_is_written_to_in_place_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, location = tmp_path / "run", Folder(tmp_path / "store")
+    copying = copier(root, location.root, location)
+    assert copying.step()  # there is no folder yet
+    write(root, vae__x="x")
+    upload = location.upload
+
+    def writing(name: str, file: Any) -> None:
+        upload(name, file)
+        with (root / "vae/x").open("a") as same:
+            same.write("x")
+
+    with monkeypatch.context() as patch, pytest.raises(Changing):
+        patch.setattr(location, "upload", writing)
+        copying.step()
+    assert plain(location.root) == {}
+    copying.step()
+    assert equal(root, location.root)
 
 
 def test_a_store_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:

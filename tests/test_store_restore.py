@@ -1,4 +1,4 @@
-"""``resume=`` from a store that anybody may have written."""
+"""``resume=`` from a store whose content is not trusted."""
 
 import hashlib
 import json
@@ -92,3 +92,49 @@ def test_a_restore_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     (store / "vae/x").unlink()  # it was fetched before
     restore(tmp_path / "there", "u", Folder(store), False, quiet)
     assert content(tmp_path / "there") == content(root)
+
+
+def test_a_folder_that_is_this_run_is_left_and_any_other_is_refused(tmp_path: Path) -> None:
+    root, store, there = tmp_path / "run", Folder(tmp_path / "store"), tmp_path / "there"
+    lines: list[str] = []
+    store.prepare()
+    with pytest.raises(ArtifactError, match="there is no copy of a run"):
+        restore(there, "u", store, False, quiet)
+    restore(there, "u", store, True, lines.append)
+    assert "it begins here" in lines[-1]
+    assert not there.exists()
+
+    write(root, vae__x="x")
+    restore(root, "u", store, True, quiet)  # a run that has begun before its store
+    copier(root, store.root).step()
+    there.mkdir()
+    (there / ".vae.lock").touch()
+    restore(there, "u", store, False, quiet)
+    restore(there, "u", store, False, lines.append)
+    assert "it is continued" in lines[-1]
+    assert content(there) == content(root)
+
+    write(tmp_path / "other", vae__x="y")
+    with pytest.raises(ArtifactError, match="has files that are not from there"):
+        restore(tmp_path / "other", "u", store, False, quiet)
+    assert content(tmp_path / "other") == {"vae/x": b"y"}
+
+
+def test_a_store_that_changes_meanwhile_is_restored_in_its_new_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, store = tmp_path / "run", Folder(tmp_path / "store")
+    write(root, vae__x="x")
+    copying = copier(root, store.root)
+    copying.step()
+    download, changes = store.download, iter([True])
+
+    def changing(*arguments: Any) -> str | None:
+        if next(changes, False):
+            write(root, vae__x="new")
+            copying.step()
+        return download(*arguments)
+
+    monkeypatch.setattr(store, "download", changing)
+    restore(tmp_path / "there", "u", store, False, quiet)
+    assert content(tmp_path / "there") == content(root) == {"vae/x": b"new"}

@@ -6,36 +6,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from waiting import HANG_SECONDS, wait_for
+from worker_jobs import Die, Fail, Square, Tool
 
-from worldmodels.errors import WorkerError, WorldModelsError
+from worldmodels.errors import WorkerError
 from worldmodels.workers.channel import PollingEnd, pack
+from worldmodels.workers.jobs import Heartbeat, line_of
 from worldmodels.workers.local import LocalPool
 
-Heartbeat = Callable[[int], None]
 ROOT = Path(__file__).parents[1]
-
-
-@dataclass(frozen=True)
-class Tool:
-    def build(self) -> str:
-        return "tool"
-
-
-@dataclass(frozen=True)
-class Square:
-    number: int
-
-    def __call__(self, tool: str, heartbeat: Heartbeat) -> int:
-        assert tool == "tool"
-        heartbeat(1)
-        return self.number**2
 
 
 @dataclass(frozen=True)
@@ -107,18 +91,6 @@ class Play:
             file.write(f"{game.pid}\n")
         if self.dies and not again:
             os._exit(3)
-
-
-@dataclass(frozen=True)
-class Die:
-    def __call__(self, tool: str, heartbeat: Heartbeat) -> None:
-        os._exit(3)
-
-
-@dataclass(frozen=True)
-class Fail:
-    def __call__(self, tool: str, heartbeat: Heartbeat) -> None:
-        raise WorldModelsError("environment 3: the action is not finite")
 
 
 def test_results_do_not_depend_on_the_number_of_workers() -> None:
@@ -210,6 +182,16 @@ def test_a_workers_error_arrives_as_one_line() -> None:
         pytest.raises(WorkerError, match="environment 3"),
     ):
         pool.map([Fail()])
+
+
+def test_what_fails_in_a_worker_is_named_with_its_file_or_place(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        (tmp_path / "missing").read_text()
+    assert line_of(missing.value).startswith(f"{tmp_path}/missing: No such file or directory; ")
+    with pytest.raises(ValueError, match="one") as unexpected:
+        raise ValueError("one\ntwo")
+    place = f"test_workers.py:{unexpected.traceback[-1].lineno + 1}"
+    assert line_of(unexpected.value) == f"ValueError in a worker ({place}): one two"
 
 
 @pytest.mark.parametrize("dies", [False, True])

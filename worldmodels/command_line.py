@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import re
 import sys
 import traceback
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import is_dataclass
-from importlib import import_module
 from pathlib import Path
 
 import hydra
@@ -23,9 +20,8 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from worldmodels import extensions, extras
+from worldmodels import extensions
 from worldmodels.config import limits, schema, shipped, usage
-from worldmodels.config.choices import Stage
 from worldmodels.config.renames import renamed, renamed_value
 from worldmodels.errors import (
     DISTRIBUTION,
@@ -35,107 +31,14 @@ from worldmodels.errors import (
     ConfigError,
     Stopped,
     StoreError,
-    TrainingError,
     WorldModelsError,
     system_error,
 )
 from worldmodels.files.untrusted import printable
+from worldmodels.stages import dispatch
 from worldmodels.system import interrupts, streams
 from worldmodels.system.launchers import started
 from worldmodels.version import __version__
-
-MODULES = {Stage.all: "chain"}
-TRAINING = (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate)
-"""The stages that train networks."""
-
-
-def run_stage(config: schema.Config) -> None:
-    """Run one stage of one run."""
-    interrupts.check()  # a signal may have arrived during the imports
-    if config.stage is Stage.doctor:
-        # Without the imports of the other stages, because it reports which of them are missing.
-        from worldmodels.stages import doctor
-
-        doctor.run(config)
-        return
-    # Imported here, so that --help and a mistyped key answer at once.
-    from worldmodels.envs.display import virtual_display
-    from worldmodels.runs.artifacts import Run
-    from worldmodels.stages.context import Context
-
-    data = Path(config.data)
-    if not config.data:
-        raise ConfigError("data=: give the folder of all runs")
-    parts = Path(config.run).parts
-    if not parts or Path(config.run).is_absolute() or ".." in parts:
-        raise ConfigError(f"run={config.run}: give the name of a folder below {data}")
-    extras.check(config)
-    if config.model is not None:
-        shipped.require_agent("model", config.model)
-    base, published = None, None
-    if config.base is not None:
-        published = shipped.find_agent(config.base)
-        if published is None:
-            base = Run(data / config.base, name=config.base)
-            if not base.root.is_dir():
-                raise ConfigError(
-                    f"base={config.base}: neither a run in {data} nor the folder of an agent;"
-                    f" shipped agents are {', '.join(shipped.agents())}"
-                )
-    with _mirror(config, data / config.run):
-        context = Context(config, Run(data / config.run, base, config.run), published)
-        context.check()
-        module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
-        interrupts.check()
-        drawing = config.env.needs_display and config.stage not in extras.WITHOUT_ENV
-        with virtual_display(config.display.value, drawing):
-            module.run(context)
-
-
-def _mirror(config: schema.Config, root: Path) -> AbstractContextManager[object]:
-    """Fetches the run of ``resume=`` and copies it to ``store=``, where they are given."""
-    if config.store is None and config.resume is None:
-        return nullcontext()
-    from worldmodels.store.mirror import Mirror
-
-    return Mirror(config, root)
-
-
-def _run_with_others(config: schema.Config) -> None:
-    """Run one stage in rank 0, where torchrun or srun has started several processes for it.
-
-    The other ranks train when rank 0 does, and end with its exit code.
-    """
-    found = started()
-    if found is None or not (found.by == "torchrun" or config.trainer.grouped):
-        run_stage(config)  # with tasks of srun that are runs of their own beside it
-        return
-    if found.local_rank > 0:
-        streams.silence()
-    from worldmodels.system.devices import choose_device
-    from worldmodels.training import launch
-
-    launch.check(config.trainer, config.device.name)
-    if config.stage not in TRAINING:
-        if found.rank == 0:
-            run_stage(config)
-        return
-    if found.rank > 0:
-        from worldmodels.stages import follower
-
-        sys.exit(follower.follow(config))
-    with launch.connected(config.trainer, choose_device(config.device.name)) as ranks:
-        code = EXIT_ERROR
-        try:
-            run_stage(config)
-            code = 0
-        except Stopped:
-            code = EXIT_STOPPED
-            raise
-        finally:
-            if not ranks.ended:
-                with contextlib.suppress(TrainingError):  # of ranks that a signal has ended
-                    ranks.call({"code": code})
 
 
 class _Escape(BaseException):
@@ -159,7 +62,7 @@ def _run(composed: DictConfig) -> None:
         _run_as_job(composed)
         return
     try:
-        _run_with_others(_checked(composed))
+        dispatch.run(_checked(composed))
     except Exception as error:
         raise _Escape(error, composed.debug) from error
 
@@ -171,7 +74,7 @@ def _run_as_job(composed: DictConfig) -> None:
     try:
         config = _checked(composed)
         sweeps.begin_job(config)
-        run_stage(config)
+        dispatch.run_alone(config)
     except Stopped as stop:
         explain(stop)
         sweeps.stop_job()

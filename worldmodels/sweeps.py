@@ -151,7 +151,7 @@ def _give_up(number: int, frame: FrameType | None) -> None:
 
 
 class JobFailed(WorldModelsError):
-    """What a job tells the command that waits for it: the line that it failed with."""
+    """Carries the line that a job failed with to the command that waits for it."""
 
 
 def begin_job(config: Config) -> None:
@@ -167,7 +167,7 @@ def begin_job(config: Config) -> None:
 def stop_job() -> None:
     """End a job whose progress is saved: back into the queue if only its time was over.
 
-    SIGTERM is from Slurm, which then knows itself whether the job is cancelled or to run again.
+    SIGTERM is from Slurm, which then cancels the job or runs it again itself.
     """
     job = os.environ["SLURM_JOB_ID"]
     if interrupts.received() == _WARNING:

@@ -22,7 +22,6 @@ import yaml
 from command import BRIEFLY, FEW_FRAMES, environment
 from shell import Commands, linter
 
-from worldmodels.config import schema
 from worldmodels.errors import EXIT_STOPPED
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
@@ -263,7 +262,6 @@ def test_compose_itself_takes_the_services() -> None:
 # The tasks' own commands
 
 
-@pytest.mark.skipif(not hasattr(schema.Config, "store"), reason="this version has no store=")
 def test_a_pipelines_commands_run_by_hand_make_a_run(tmp_path: Path) -> None:
     """Each task in a checkout of its own, as on a machine of its own, from the store alone."""
     store = tmp_path / "store"

@@ -13,19 +13,10 @@ import psutil
 import pytest
 from command import ALONE, error_line, run, start
 from waiting import HANG_SECONDS, wait_for
+from worker_jobs import Copy, Die, Fail, Meet, SlowOnce, Square, StopOnce, Tool
 
 ray = pytest.importorskip("ray")
 
-from cluster_jobs import (  # noqa: E402
-    Copy,
-    Die,
-    Fail,
-    Meet,
-    SlowOnce,
-    Square,
-    StopOnce,
-    Tool,
-)
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from worldmodels.errors import ConfigError, WorkerError  # noqa: E402
@@ -60,12 +51,12 @@ def connected(cluster: Any) -> Iterator[Any]:
 
 
 def join(cluster: Any) -> Any:
-    """A machine more, with one core."""
+    """One machine more, with one core."""
     return cluster.add_node(num_cpus=1, object_store_memory=MEMORY, include_dashboard=False)
 
 
 def leave(cluster: Any, node: Any) -> None:
-    """A machine less, without a word: all its processes are killed at once."""
+    """One machine fewer: all its processes are killed at once."""
     (raylet,) = node.all_processes["raylet"]
     there = psutil.Process(raylet.process.pid)
     for process in (there, *there.children(recursive=True)):
@@ -76,8 +67,7 @@ def leave(cluster: Any, node: Any) -> None:
 def test_jobs_are_done_and_errors_arrive_as_one_line(connected: Any, tmp_path: Path) -> None:
     (tmp_path / "source").write_text("text")
     copies = [Copy(tmp_path / "source", tmp_path / "made" / str(n)) for n in range(3)]
-    told: list[int] = []
-    with RayPool(Tool(), None, HANG_SECONDS, told.append) as pool:
+    with RayPool(Tool(), None, HANG_SECONDS) as pool:
         jobs: list[Any] = [Square(2), Square(3), *copies]
         results = pool.map(jobs)
         assert results[:2] == [4, 9]
@@ -102,7 +92,7 @@ def test_a_machine_that_joins_works_and_its_loss_costs_its_share(
     def machines() -> list[str]:
         return [path.name.split("-")[1] for path in tmp_path.glob("met-*")]
 
-    # Ray wants its machines to be started by the main thread.
+    # Ray requires that its machines are started by the main thread.
     with RayPool(Tool(), None, HANG_SECONDS) as pool, ThreadPoolExecutor(1) as background:
         results = background.submit(pool.map, [Meet(tmp_path, 2)] * 2)
         wait_for(lambda: len(machines()) == 1 or results.done())
@@ -124,7 +114,7 @@ def test_a_late_job_gets_a_second_worker_and_a_silent_worker_is_replaced(
             jobs: list[Any] = [SlowOnce(tmp_path / "marker"), Square(5)]
             assert pool.map(jobs) == ["done", 25]
             (tmp_path / "open").touch()
-            # Who was late is free again: two workers meet.
+            # The late worker is free again: two workers meet.
             assert pool.map([Meet(tmp_path, 2)] * 2) == [2, 2]
             assert pool.replaced == 0
         # On the other machine: Ray takes its time to end a process that is stopped.
@@ -162,7 +152,7 @@ def test_an_address_where_nothing_answers_is_refused_before_anything_is_made(
         assert not list(tmp_path.iterdir())
         with pytest.raises(ConfigError, match=r"^workers.address=ray://.*: nothing answers there"):
             connect(f"ray://{address}", 1)
-        unused.listen()  # and says nothing
+        unused.listen()  # and never answers
         with pytest.raises(ConfigError, match="what answers there is no Ray cluster"):
             connect(address, 1)
     for wrong in ("machine", "http://machine:6379", "machine:port"):

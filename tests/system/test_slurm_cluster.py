@@ -161,7 +161,7 @@ def test_a_stage_on_a_ray_cluster_goes_on_after_its_time_limit_and_leaves_nothin
     words = [word for word in SMOKE if word != ALONE]
     options = ("--parsable", "--cpus-per-task=1", "--job-name=ray")
     submit = ("sbatch", *options, "slurm/ray.sbatch", "stage=rollouts", "run=ray", *words)
-    # Ray's workers are polite to other processes, which on a busy machine leave them nothing.
+    # Ray lowers the priority of its workers, which on a busy machine then get no time.
     job = slurm.run(*submit, FREEZE="rollouts", RAY_worker_niceness="0").strip()
     out_of_time(slurm, job, signal.SIGTERM)
     slurm.wait(job, "COMPLETED")

@@ -22,6 +22,10 @@ class Stage(Enum):
     doctor = "doctor"
 
 
+TRAINING = (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate)
+"""The stages that train networks."""
+
+
 class Device(Enum):
     """Where the models run."""
 

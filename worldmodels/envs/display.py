@@ -16,6 +16,7 @@ from pyvirtualdisplay.abstractdisplay import XStartError, XStartTimeoutError
 from pyvirtualdisplay.display import Display
 
 from worldmodels.errors import DisplayError
+from worldmodels.system.environment import variables
 
 DisplayMode = Literal["auto", "xvfb", "forward", "none"]
 
@@ -51,15 +52,15 @@ def virtual_display(mode: DisplayMode, needed: bool) -> Iterator[None]:
     if _MARKER in os.environ:
         yield
     elif mode == "none":
-        with _environment(SDL_VIDEODRIVER="dummy", **{_MARKER: mode}):
+        with variables(SDL_VIDEODRIVER="dummy", **{_MARKER: mode}):
             yield
     elif (missing := missing_display(mode, needed)) is not None:
         raise DisplayError(missing)
     elif mode == "forward":
-        with _environment(**{_MARKER: mode}):
+        with variables(**{_MARKER: mode}):
             yield
     elif mode == "xvfb" or (needed and not os.environ.get("DISPLAY")):
-        with _xvfb() as display, _environment(DISPLAY=display, **{_MARKER: "xvfb"}):
+        with _xvfb() as display, variables(DISPLAY=display, **{_MARKER: "xvfb"}):
             yield
     else:
         yield
@@ -85,21 +86,6 @@ def missing_display(mode: DisplayMode, needed: bool) -> str | None:
             " display=none if the environment can draw without a display"
         )
     return None
-
-
-@contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    """Set environment variables within the block, and put back what was there."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

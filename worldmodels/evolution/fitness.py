@@ -133,8 +133,7 @@ class Evaluation:
 
     def outcome(self, pool: Pool[World]) -> Outcome:
         """Wait for the last of them; see `fitness`."""
-        outcomes = [one for _, one in sorted(pool.finish(self.batch), key=lambda done: done[0])]
-        arrays = (np.concatenate(part) for part in zip(*outcomes, strict=True))
+        arrays = (np.concatenate(part) for part in zip(*pool.results(self.batch), strict=True))
         return Outcome(*(array.reshape(self.shape) for array in arrays))
 
 

@@ -87,7 +87,7 @@ class Search:
         return np.asarray(candidates, np.float32)
 
     def tell(self, fitness: np.ndarray) -> None:
-        """Update the search distribution; there has to be an `ask` between two of these.
+        """Update the search distribution; every call belongs to an `ask` before it.
 
         Args:
             fitness: of the candidates that were asked for first and not told yet, (P,); higher is

@@ -1,6 +1,6 @@
 """What each stage of a run will take, from the rates that a calibration measured.
 
-Where the length of an episode is not known beforehand it is assumed, and the estimate says so.
+Where the length of an episode is not known beforehand it is assumed (`StagePlan.assumes`).
 Shapes are in the letters of docs/shapes.md: P candidates, E episodes per candidate.
 """
 
@@ -93,19 +93,19 @@ class StagePlan:
     Args:
         seconds: wall time.
         process: peak memory of the process, in bytes.
-        worker: of each worker.
-        workers: how many.
         disk: bytes of its files.
-        gpu: of the GPU.
+        worker: peak memory of each worker.
+        workers: how many.
+        gpu: peak memory of the GPU.
         at_most: the time is an upper bound, because episodes may end before their time limit.
         assumes: what was assumed.
     """
 
     seconds: float
     process: int
-    worker: int
-    workers: int
     disk: int
+    worker: int = 0
+    workers: int = 0
     gpu: int = 0
     at_most: bool = False
     assumes: list[str] = field(default_factory=list)
@@ -181,14 +181,14 @@ class Estimate:
         base = rates.base["rollouts"]
         shard = min(size, config.episodes) * (length + 1) * rates.record_bytes
         return StagePlan(
-            base.seconds + recording.seconds(jobs),
-            base.process,
-            int(max(base.worker, world.peak_bytes) + shard),
-            min(world.workers, len(shards)),
-            int(base.disk + self.collected.frames * rates.frame_bytes),
-            base.gpu,
-            self.controlled,
-            [self._length_note],
+            seconds=base.seconds + recording.seconds(jobs),
+            process=base.process,
+            disk=int(base.disk + self.collected.frames * rates.frame_bytes),
+            worker=int(max(base.worker, world.peak_bytes) + shard),
+            workers=min(world.workers, len(shards)),
+            gpu=base.gpu,
+            at_most=self.controlled,
+            assumes=[self._length_note],
         )
 
     def vae(self) -> StagePlan:
@@ -196,9 +196,13 @@ class Estimate:
         config, rate, base = self.config.vae, self.rates.vae, self.rates.base["vae"]
         seconds = _fit_seconds(self.data.frames, config.validation_fraction, config.epochs, rate)
         logs = self._log_bytes(self.data.frames / config.batch_size * config.epochs)
-        disk = int(base.disk + logs)
-        peak, gpu = max(base.process, rate.peak_bytes), max(base.gpu, rate.gpu_bytes)
-        return StagePlan(base.seconds + seconds, peak, 0, 0, disk, gpu, self.controlled)
+        return StagePlan(
+            seconds=base.seconds + seconds,
+            process=max(base.process, rate.peak_bytes),
+            disk=int(base.disk + logs),
+            gpu=max(base.gpu, rate.gpu_bytes),
+            at_most=self.controlled,
+        )
 
     def rnn(self) -> StagePlan:
         """Encoding, and training of the dynamics model and its baseline."""
@@ -212,14 +216,12 @@ class Estimate:
         disk = base.disk + self.data.frames * self.rates.latent_bytes
         disk += models * self._log_bytes(updates * config.epochs)
         return StagePlan(
-            base.seconds + self.data.frames / self.rates.encode + seconds,
-            max(base.process, rate.peak_bytes),
-            0,
-            0,
-            int(disk),
-            max(base.gpu, rate.gpu_bytes),
-            self.controlled,
-            assumes,
+            seconds=base.seconds + self.data.frames / self.rates.encode + seconds,
+            process=max(base.process, rate.peak_bytes),
+            disk=int(disk),
+            gpu=max(base.gpu, rate.gpu_bytes),
+            at_most=self.controlled,
+            assumes=assumes,
         )
 
     def _log_bytes(self, updates: float) -> float:
@@ -245,14 +247,14 @@ class Estimate:
         logs = generations * config.population * _NUMBER_BYTES
         logs += selections * written * _NUMBER_BYTES
         return StagePlan(
-            base.seconds + seconds + generations * rates.search,
-            base.process + covariance,
-            max(base.worker, world.peak_bytes),
-            world.workers,
-            int(base.disk + logs),
-            base.gpu,
-            not stalls and config.total_steps is None,
-            assumes,
+            seconds=base.seconds + seconds + generations * rates.search,
+            process=base.process + covariance,
+            disk=int(base.disk + logs),
+            worker=max(base.worker, world.peak_bytes),
+            workers=world.workers,
+            gpu=base.gpu,
+            at_most=not stalls and config.total_steps is None,
+            assumes=assumes,
         )
 
     def evaluate(self) -> StagePlan:
@@ -281,14 +283,14 @@ class Estimate:
             min(rates.recorded, batches[0]) * (steps + 1) * rates.record_bytes * bool(recorded)
         )
         return StagePlan(
-            seconds,
-            base.process,
-            int(max(base.worker, engine.peak_bytes) + per_worker),
-            min(engine.workers, len(batches)),
-            int(base.disk + recorded * rates.frame_bytes),
-            base.gpu,
-            True,
-            [f"the agent's episodes last {steps:,} steps (upper bound)"],
+            seconds=seconds,
+            process=base.process,
+            disk=int(base.disk + recorded * rates.frame_bytes),
+            worker=int(max(base.worker, engine.peak_bytes) + per_worker),
+            workers=min(engine.workers, len(batches)),
+            gpu=base.gpu,
+            at_most=True,
+            assumes=[f"the agent's episodes last {steps:,} steps (upper bound)"],
         )
 
     def report(self) -> StagePlan:
@@ -296,7 +298,7 @@ class Estimate:
         base = self.rates.base["report"]
         steps = self.config.env.max_steps * bool(self.config.evaluate.video)
         seconds = base.seconds + steps * self.rates.open_loop_step
-        return StagePlan(seconds, base.process, 0, 0, base.disk, base.gpu)
+        return StagePlan(seconds, base.process, base.disk, gpu=base.gpu)
 
 
 def without_work(rates: Rates, small: Config) -> Rates:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from worldmodels.errors import ArtifactError, Stopped, WorldModelsError
@@ -58,12 +57,7 @@ class StageFolder:
     def __enter__(self) -> StageFolder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if not self.complete and self.path.exists():
                 self._leave(error)

@@ -11,7 +11,7 @@ import torch
 from worldmodels import extras, trackers
 from worldmodels.agents.folder import load_config
 from worldmodels.agents.registry import build_dynamics, build_encoder
-from worldmodels.config.choices import Stage
+from worldmodels.config.choices import TRAINING, Stage
 from worldmodels.config.schema import Config, flat, parts
 from worldmodels.config.shipped import environment_of
 from worldmodels.envs.engines import check_registered
@@ -142,13 +142,12 @@ def _keys(observation: ObservationSpec) -> str:
 def _check_models(config: Config) -> None:
     """Raise `ConfigError` for models that cannot be built, on the meta device, without memory; and
     for a controller whose features the dynamics model that is trained before it does not have."""
-    chains = (Stage.bootstrap, Stage.all, Stage.iterate, Stage.plan)
-    if config.stage not in (Stage.vae, Stage.rnn, *chains):
+    if config.stage not in (*TRAINING, Stage.plan):
         return
     with torch.device("meta"):
         build_encoder(config.vae, config.env.size)
         dynamics = build_dynamics(config.rnn, config.vae.latent_size, action_size=1, other={})
-    if config.stage in chains:
+    if config.stage not in (Stage.vae, Stage.rnn):
         check_features(dynamics, config.controller.features)
 
 

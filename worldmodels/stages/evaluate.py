@@ -91,7 +91,7 @@ def _evaluate(
     attrs["made_by"] = made_by
     kept = -(-RECORDED // len(work[0].seeds)) if config.video else 0
     jobs = [
-        _Recorded(batch, folder.path / "episodes" / f"shard-{number:05d}.h5", attrs)
+        RecordedBatch(batch, folder.path / "episodes" / f"shard-{number:05d}.h5", attrs)
         if number < kept
         else batch
         for number, batch in enumerate(work)
@@ -121,7 +121,7 @@ def _evaluate(
         fingerprint_arrays({"agent": played.outcome.returns, "random": random.outcome.returns}),
         {"steps/s": rate},
         {score.name: score.mean for score in scores},
-        [f"episodes/{job.path.name}" for job in jobs if isinstance(job, _Recorded)],
+        [f"episodes/{job.path.name}" for job in jobs if isinstance(job, RecordedBatch)],
     )
 
 
@@ -150,7 +150,7 @@ class _DreamSettings:
 
 
 @dataclass(frozen=True)
-class _Recorded:
+class RecordedBatch:
     """A job for a worker that also writes its first `RECORDED` episodes as a shard."""
 
     batch: EvalBatch
@@ -159,9 +159,11 @@ class _Recorded:
 
     @property
     def seeds(self) -> tuple[int, ...]:
+        """Those of the batch."""
         return self.batch.seeds
 
     def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
+        """Play the batch and write the shard."""
         recorder = EpisodeRecorder(RECORDED)
         outcome = self.batch.play(tool, heartbeat, recorder)
         kept = enumerate(self.batch.seeds[:RECORDED])
@@ -183,7 +185,7 @@ def _play(
     log: JsonLines,
     made_by: str,
     world_spec: WorldSpec,
-    work: Sequence[EvalBatch | _Recorded | RandomEpisodes],
+    work: Sequence[EvalBatch | RecordedBatch | RandomEpisodes],
 ) -> _Played:
     """Run the jobs `work` and join their outcomes in the order of the seeds.
 

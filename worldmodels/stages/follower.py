@@ -1,8 +1,8 @@
 """The processes of a training above rank 0: they train when rank 0 calls, and do nothing else.
 
-They read files but write none, and print nothing: an error goes to rank 0, which says it. They run
-here whether torchrun or srun has started them, with the words of the command (`follow`), or rank 0
-itself, for the duration of one stage (``python -m worldmodels.stages.follower``).
+They read files but write none, and print nothing: an error is sent to rank 0, which prints it. They
+run here whether torchrun or srun has started them, with the words of the command (`follow`), or
+rank 0 itself, for the duration of one stage (``python -m worldmodels.stages.follower``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def follow(config: Config) -> int:
     from worldmodels.stages.runtime import Runtime
     from worldmodels.training import launch
 
-    with launch.connected(config.trainer, Runtime(config).device) as ranks:
+    with launch.connected(Runtime(config).device) as ranks:
         return _serve(ranks, answer_signals=True, debug=config.debug)
 
 

@@ -19,7 +19,7 @@ from worldmodels.planning.estimate import Data, Estimate, Rates, StagePlan
 from worldmodels.runs.costs import duration, size
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import console, say
-from worldmodels.stages.calibration import Calibration
+from worldmodels.stages.calibration import calibrate
 from worldmodels.stages.context import Context
 from worldmodels.system.cores import available_cores, cores_in_words
 from worldmodels.system.disk import existing
@@ -51,12 +51,12 @@ def run(context: Context) -> None:
     known: dict[str, Rates] = {}
     before = Data()
     for _, part in reversed(parts):  # the main run's rates mostly serve the bootstrap run too
-        key = _sizes(part)
+        key = _rates_key(part)
         if key not in known:
             with tempfile.TemporaryDirectory(prefix="worldmodels-plan-") as folder:
-                known[key] = Calibration(part, Path(folder)).rates(policies)
+                known[key] = calibrate(part, Path(folder), policies)
     for prefix, part in parts:
-        estimate = Estimate(part, known[_sizes(part)], before)
+        estimate = Estimate(part, known[_rates_key(part)], before)
         stages |= {prefix + name: plan for name, plan in estimate.stages(main=not prefix)}
         before = estimate.data
     _write(context, stages, known, time.monotonic() - began)
@@ -68,10 +68,10 @@ def _start(started: float, compiled: float) -> StagePlan:
     """Imports, and loading or compiling the simulator."""
     notes = [f"of which {compiled:.0f} s compiling the simulator, which a next command finds done"]
     own = psutil.Process().memory_info().rss
-    return StagePlan(started + compiled, own, 0, 0, 0, assumes=notes if compiled > 10 else [])
+    return StagePlan(started + compiled, own, disk=0, assumes=notes if compiled > 10 else [])
 
 
-def _sizes(config: Config) -> str:
+def _rates_key(config: Config) -> str:
     """What the rates of a configuration depend on."""
     values = flat(**vars(replace(config, bootstrap={})))
     return repr({k: v for k, v in values.items() if not k.startswith(AMOUNTS)})

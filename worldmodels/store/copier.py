@@ -260,8 +260,10 @@ def check_empty(location: Location, where: str) -> None:
 
 
 def read_record(path: Path) -> tuple[list[str], dict[str, Known]]:
-    """Which versions of the index a run's folder has had, and the files that it knows; empty where
-    there is no record or a damaged one."""
+    """The versions of the index that a run's folder has had, and its files as they were copied.
+
+    Both are empty where there is no record or a damaged one.
+    """
     try:
         record: Any = read_json(path, _RECORD_BYTES)
         files = {

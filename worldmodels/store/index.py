@@ -140,6 +140,6 @@ def _entry(entry: Any) -> Entry:
 
 
 def record_path(root: Path, url: str) -> Path:
-    """Where a run's folder notes what it knows of its copy at `url`."""
+    """The file in a run's folder that records its copy at `url`."""
     name = uuid.uuid5(uuid.NAMESPACE_URL, url).hex[:12]
     return root / f".store-{name}.json"

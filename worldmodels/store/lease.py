@@ -1,7 +1,7 @@
 """Who copies to a store: one process at a time, also of different machines.
 
-The object ``.store/lease.json`` says which process, and is written anew every `REFRESH_SECONDS`. A
-process that ends removes it. That of a machine that is gone is ignored once it is older than
+The object ``.store/lease.json`` names the process, and is written anew every `REFRESH_SECONDS`. A
+process that ends removes it. That of a machine that is lost is ignored once it is older than
 `LEASE_SECONDS` by the store's clock. Object stores have no locks: of two machines that begin in the
 same second, one finds the other's lease before its next index and stops copying.
 """

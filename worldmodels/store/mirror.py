@@ -12,7 +12,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from worldmodels.config.schema import Config
 from worldmodels.errors import ConfigError, StoreError
@@ -63,7 +63,7 @@ class Mirror:
         self._process: BaseProcess
         self._connection: Connection
 
-    def __enter__(self) -> Mirror:
+    def __enter__(self) -> Self:
         lock = None
         if self._work.resume is not None:
             lock = FolderLock(self._work.root, self._config.stage.name)
@@ -82,12 +82,7 @@ class Mirror:
             threading.Thread(target=self._listen, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._work.store is None:
             return
         mirror = self._config.mirror
@@ -111,7 +106,7 @@ class Mirror:
         self._process, self._connection = process, ours
 
     def _await_ready(self) -> None:
-        """Wait until the run can begin, and print what is said meanwhile."""
+        """Wait until the run can begin, and print the lines that arrive meanwhile."""
         while True:
             interrupts.check()
             if not self._connection.poll(_LOOK_SECONDS):
@@ -133,7 +128,7 @@ class Mirror:
                 say(message.line)
 
     def _listen(self) -> None:
-        """Print what the process says, and start it again if it ends before it is to; a thread."""
+        """Print the lines of the process, and start it again if it ends unasked; a thread."""
         restarts = 0
         while True:
             try:
@@ -185,7 +180,7 @@ class Mirror:
         return f"{self._where}: {lacks} ({why})"
 
     def _ask(self) -> None:
-        """Ask the process to finish; `_listen` notices where it is gone."""
+        """Ask the process to finish; `_listen` handles one that has ended."""
         with contextlib.suppress(OSError):
             self._connection.send(Finish())
 

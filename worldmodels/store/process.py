@@ -219,7 +219,7 @@ class _Loop:
         self._budget = Budget(work.cpu_share, finish)
         self._location = location
         self._failures = 0
-        self._told = False
+        self._announced = False
 
     def run(self) -> State:
         """Copy; returns when the store is equal to the folder, or another process has it."""
@@ -235,7 +235,7 @@ class _Loop:
                         work.root, work.name, work.store, self._location, self._lease, self._budget
                     )
                 if finishing:
-                    self._tell(copier)
+                    self._announce(copier)
                 equal = copier.step()
                 if finishing and equal:
                     self._lease.check()
@@ -254,16 +254,16 @@ class _Loop:
                 self._failures = 0
             self._budget.rest(work.interval)
 
-    def _tell(self, copier: Copier) -> None:
-        """Say what is left at the end of the run, the first time in a line."""
+    def _announce(self, copier: Copier) -> None:
+        """Send what is left to copy at the end of the run, the first time as a line too."""
         missing = copier.missing()
-        if missing.files and not self._told:
+        if missing.files and not self._announced:
             self._say(f"store={self._work.store}: copying {missing} before the end")
-            self._told = True
+            self._announced = True
         self._say.send(State(missing))
 
     def _failed(self, error: Exception, copier: Copier | None) -> None:
-        """Say it the first time, and pause."""
+        """Report the first of several failures, and pause."""
         self._failures += 1
         why, store = reason(error), self._work.store
         if self._failures == 1:
@@ -277,7 +277,7 @@ class _Loop:
             self._budget.rest(pause)
 
     def _refresh(self) -> None:
-        """Keep the lease, also while a large file is sent; a step finds out that it is lost."""
+        """Refresh the lease, also during a long upload; the next step raises if it is lost."""
         while True:
             time.sleep(REFRESH_SECONDS)
             with contextlib.suppress(Exception):

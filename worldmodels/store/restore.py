@@ -1,6 +1,6 @@
 """A run's folder from its copy in a store.
 
-What a store holds may be anybody's: names are checked when the index is read, every file is made
+The content of a store is not trusted: names are checked when the index is read, every file is made
 anew below a folder of this process, no larger than declared, and compared with its SHA-256.
 """
 
@@ -43,7 +43,7 @@ def restore(
         url: address of the store, for messages and the folder's record.
         location: the store.
         empty: whether a store without a run is no error; then nothing is made.
-        say: is told what is done.
+        say: called with lines about progress.
 
     Raises:
         ArtifactError: there is no run, it is damaged or does not fit on the disk, or the folder has

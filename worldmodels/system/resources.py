@@ -17,9 +17,10 @@ from worldmodels.system.spent import reset_worker_peak, spent, worker_peak
 class Meter:
     """Measures from when it is made.
 
-    The peak of this process is the stretch's own where Linux lets it be reset, and the process's
-    so far elsewhere. That of the workers is what they told with their jobs: the system's figure for
-    children that have ended has that of this process in it, from before they started Python.
+    The peak of this process is that since then where Linux lets it be reset, and that since the
+    process began elsewhere. That of the workers is what they report with their jobs: the system's
+    figure for children that have ended contains that of this process, from before they started
+    Python.
     """
 
     def __init__(self) -> None:

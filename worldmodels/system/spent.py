@@ -59,5 +59,5 @@ def reset_worker_peak() -> None:
 
 
 def worker_peak() -> int:
-    """The largest memory of a worker in bytes, as workers told; 0 where there was none."""
+    """The largest memory of a worker in bytes, as workers report it; 0 where there was none."""
     return _worker_peak

@@ -1,4 +1,4 @@
-"""How the processes of one training come to be: torchrun, Slurm's srun, or this program.
+"""Who starts the processes of one training: torchrun, Slurm's srun, or this program.
 
 With ``trainer.devices`` and ``trainer.nodes`` at 1, training is in this process. Otherwise the
 processes are those that torchrun or srun has started, or rank 0 starts the others of its node for
@@ -22,6 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported
 
 from worldmodels.config.sections import TrainerConfig
 from worldmodels.errors import ConfigError, TrainingError
+from worldmodels.system import environment
 from worldmodels.system.cores import available_cores
 from worldmodels.system.launchers import started
 from worldmodels.training.ranks import ALONE, Ranks
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _EVER = timedelta(days=365)
 """How long a rank waits while rank 0 runs other stages."""
 _END_SECONDS = 60
-"""In which a process that was told to end has ended, or is killed."""
+"""After so long a process that was asked to end is killed."""
 _FOLLOWER = "worldmodels.stages.follower"
 
 
@@ -105,19 +106,19 @@ def ranks(trainer: TrainerConfig, device: torch.device) -> Iterator[Ranks]:
         if _connected is not None:
             yield _connected
         else:
-            with _environment_kept(), _own_processes(trainer, device) as made:
+            with environment.kept(), _own_processes(trainer, device) as made:
                 yield made
     finally:
         torch.set_num_threads(computing)
 
 
 @contextlib.contextmanager
-def connected(trainer: TrainerConfig, device: torch.device) -> Iterator[Ranks]:
+def connected(device: torch.device) -> Iterator[Ranks]:
     """The processes that torchrun or srun has started, for the duration of the command."""
     global _connected
     found = started()
     assert found is not None
-    with _environment_kept():
+    with environment.kept():
         if found.by == "srun":
             # Fabric compares these with its arguments; only --ntasks-per-node sets the first.
             os.environ["SLURM_NTASKS_PER_NODE"] = str(found.local)
@@ -126,13 +127,13 @@ def connected(trainer: TrainerConfig, device: torch.device) -> Iterator[Ranks]:
         if found.nodes == 1:
             os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
             _use_loopback()
-        environment = _cluster()
+        cluster = _cluster()
         os.environ |= {
-            "MASTER_ADDR": environment.main_address,
-            "MASTER_PORT": str(environment.main_port),
+            "MASTER_ADDR": cluster.main_address,
+            "MASTER_PORT": str(cluster.main_port),
         }
         if device.type == "cuda":
-            torch.cuda.set_device(environment.local_rank())
+            torch.cuda.set_device(cluster.local_rank())
         distributed.init_process_group(_backend(device), rank=found.rank, world_size=found.total)
         try:
             _connected = Ranks(found.rank, found.total, _control_group())
@@ -156,7 +157,7 @@ def make_fabric(trainer: TrainerConfig, device: torch.device, precision: Any) ->
     from lightning_fabric.strategies.ddp import DDPStrategy
 
     if not trainer.grouped:
-        # Told so, or it takes every Slurm job for one that wants all tasks.
+        # Named explicitly: in a Slurm job Fabric would otherwise wait for all tasks of the job.
         alone = LightningEnvironment()
         return Fabric(accelerator=device.type, devices=1, precision=precision, plugins=[alone])
     made = Fabric(
@@ -167,7 +168,7 @@ def make_fabric(trainer: TrainerConfig, device: torch.device, precision: Any) ->
         precision=precision,
         plugins=[_cluster()],
     )
-    with _environment_kept():  # Fabric sets the number of threads there where it is not set
+    with environment.kept():  # Fabric sets the number of threads there where it is not set
         os.environ.setdefault("OMP_NUM_THREADS", str(threads(trainer)))
         made.launch()
     return made
@@ -225,7 +226,7 @@ def _start(
         stdin=subprocess.PIPE,  # it ends when this process does, however that ends
         stdout=subprocess.PIPE,
         env=os.environ | variables,
-        start_new_session=True,  # Ctrl-C is for rank 0, which tells the others
+        start_new_session=True,  # Ctrl-C reaches rank 0 alone, which ends the others
     )
 
 
@@ -250,7 +251,7 @@ def _join(rank: int, size: int, store: TCPStore, device: torch.device) -> Ranks:
 
 
 def _control_group() -> distributed.ProcessGroup:
-    """A group of all ranks for what they tell one another, also on GPUs."""
+    """A group of all ranks for messages between them, also on GPUs."""
     group = distributed.new_group(backend="gloo", timeout=_EVER)
     assert isinstance(group, distributed.ProcessGroup)
     return group
@@ -265,15 +266,3 @@ def _use_loopback() -> None:
     for _, name in socket.if_nameindex():
         if name in ("lo", "lo0"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-
-
-@contextlib.contextmanager
-def _environment_kept() -> Iterator[None]:
-    """Undo what Fabric and this module set in the environment, which other processes inherit."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)

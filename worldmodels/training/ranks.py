@@ -1,4 +1,4 @@
-"""The processes of one training: what they tell one another.
+"""The processes of one training, and the messages between them.
 
 Each process has a *rank*, from 0. Rank 0 is the command itself: it alone runs the stages, writes
 files and prints. The other ranks compute their rows of each batch (`worldmodels.training.parts`).
@@ -38,9 +38,9 @@ class Ranks:
     Args:
         rank: of this process, from 0.
         size: number of processes.
-        group: of gloo, for what is told; the gradients are summed in the default group.
+        group: of gloo, for messages; the gradients are summed in the default group.
 
-    `ended` is True when every rank knows that one has failed or was stopped.
+    `ended` is True once every rank has been notified that one has failed or was stopped.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Ranks:
         return [json.loads(text) for text in self._texts(text, lengths)]
 
     def fail(self, error: Exception) -> None:
-        """Tell the other ranks of an error of this one; it does nothing where they know it."""
+        """Send an error of this rank to the others; does nothing where they have it already."""
         if self.size == 1 or self.ended:
             return
         self.ended = True
@@ -97,19 +97,19 @@ class Ranks:
             pass  # the others have ended already
 
     def fail_together(self, error: Exception) -> NoReturn:
-        """Raise an error that every rank raises now, for a reason that all of them know."""
+        """Raise an error that every rank raises now, for the same reason."""
         self.ended = True
         raise error
 
     def call(self, message: Any) -> None:
-        """Give the other ranks what they wait for with `receive`, from rank 0."""
+        """Send a message from rank 0 to the others, which wait for it with `receive`."""
         if self.size > 1:
             text = json.dumps(message).encode()
             self._together(lambda: distributed.broadcast(_number(len(text)), 0, group=self._group))
             self._together(lambda: distributed.broadcast(_bytes(text), 0, group=self._group))
 
     def receive(self, answer_signals: bool) -> Any:
-        """Wait for what rank 0 gives with `call`, for any time.
+        """Wait for what rank 0 sends with `call`, however long it takes.
 
         Args:
             answer_signals: a signal ends the waiting; if not, it is answered in the next training.
@@ -202,7 +202,7 @@ class Ranks:
         return tensors
 
     def _together(self, collective: Callable[[], T]) -> T:
-        """A collective; a process that is gone is an error of one line."""
+        """Run a collective; one that another process does not join is an error of one line."""
         try:
             return collective()
         except RuntimeError as error:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from worldmodels.errors import WorldModelsError, system_error
-from worldmodels.workers.queue import Batch
+from worldmodels.workers.queue import Batch, JobQueue
 
 Heartbeat = Callable[[int], None]
 ToolT = TypeVar("ToolT")
@@ -54,16 +55,25 @@ class Job(Protocol[ToolT_contra]):
         ...
 
 
-class Pool(Protocol[ToolT_co]):
-    """Workers that share out jobs."""
+class Pool(ABC, Generic[ToolT_co]):
+    """Workers that share out jobs.
 
-    replaced: int
-    """Workers that died or hung and were replaced."""
+    Args:
+        timeout: seconds of silence after which a busy worker is replaced.
+        on_steps: called with the steps that workers report.
+    """
+
+    def __init__(self, timeout: float, on_steps: Heartbeat) -> None:
+        self._timeout, self._on_steps = timeout, on_steps
+        self._queue = JobQueue()
+        self.replaced = 0
+        """Workers that died or hung and were replaced."""
 
     def submit(self, jobs: Sequence[Job[ToolT_co]]) -> Batch:
         """Queue jobs. They are done in this order while one of the batches is waited for."""
-        ...
+        return self._queue.submit(jobs)
 
+    @abstractmethod
     def finish(self, batch: Batch) -> Iterator[tuple[int, Any]]:
         """Yield (job number, result) of a batch as its jobs are done, until all are.
 
@@ -73,23 +83,28 @@ class Pool(Protocol[ToolT_co]):
             WorkerError: a job failed, or its worker died or hung on each of its attempts.
             Stopped: the process was asked to stop; what was yielded is done, the rest is not.
         """
-        ...
+
+    def results(self, batch: Batch) -> list[Any]:
+        """The results of a batch in the order of its jobs; see `finish`."""
+        return [result for _, result in sorted(self.finish(batch), key=lambda done: done[0])]
 
     def run(self, jobs: Sequence[Job[ToolT_co]]) -> Iterator[tuple[int, Any]]:
         """Submit jobs and yield (job number, result) as they are done; see `finish`."""
-        ...
+        yield from self.finish(self.submit(jobs))
 
     def map(self, jobs: Sequence[Job[ToolT_co]]) -> list[Any]:
         """The results of all jobs, in the order of the jobs; see `finish`."""
-        ...
+        return self.results(self.submit(jobs))
 
+    @abstractmethod
     def close(self) -> None:
-        """End the workers."""
-        ...
+        """End the workers: they are let close what they have, but not for long."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 def line_of(error: Exception) -> str:

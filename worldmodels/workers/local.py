@@ -17,17 +17,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, Self
+from typing import Any
 
 import psutil
 
 from worldmodels.errors import WorkerError
 from worldmodels.system import interrupts
+from worldmodels.system.environment import variables
 from worldmodels.system.resources import own_peak
 from worldmodels.system.spent import WAITING, WORKING, add, drain, spending
 from worldmodels.workers.channel import BlockingEnd, PollingEnd, Reporter
-from worldmodels.workers.jobs import ONE_THREAD, Heartbeat, Job, Setup, ToolT, line_of
-from worldmodels.workers.queue import Batch, JobQueue, Task
+from worldmodels.workers.jobs import ONE_THREAD, Heartbeat, Pool, Setup, ToolT, line_of
+from worldmodels.workers.queue import Batch, Task
 
 _CLOSING_SECONDS = 3.0
 _POLL_SECONDS = 0.2
@@ -80,7 +81,7 @@ class _Worker:
         self.end.close()
 
 
-class LocalPool(Generic[ToolT]):
+class LocalPool(Pool[ToolT]):
     """Processes that share out jobs; see `Pool`.
 
     Args:
@@ -88,7 +89,7 @@ class LocalPool(Generic[ToolT]):
         processes: how many; 0 does the jobs in this process.
         timeout: seconds of silence after which a busy worker is replaced; one that starts is
             silent while it neither computes nor reads.
-        on_steps: told of the steps that workers report.
+        on_steps: see `Pool`.
     """
 
     def __init__(
@@ -98,19 +99,11 @@ class LocalPool(Generic[ToolT]):
         timeout: float,
         on_steps: Heartbeat = lambda steps: None,
     ) -> None:
-        self._setup = setup
-        self._timeout = timeout
-        self._on_steps = on_steps
-        self._size = processes
-        self._queue = JobQueue()
+        super().__init__(timeout, on_steps)
+        self._setup, self._size = setup, processes
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
         self._tool: ToolT | None = None
-        self.replaced = 0
-
-    def submit(self, jobs: Sequence[Job[ToolT]]) -> Batch:
-        """Queue jobs; see `Pool`."""
-        return self._queue.submit(jobs)
 
     def finish(self, batch: Batch) -> Iterator[tuple[int, Any]]:
         """Yield (job number, result) of a batch as its jobs are done; see `Pool`."""
@@ -123,16 +116,8 @@ class LocalPool(Generic[ToolT]):
             yield from batch.take()
         yield from batch.take()
 
-    def run(self, jobs: Sequence[Job[ToolT]]) -> Iterator[tuple[int, Any]]:
-        """Submit jobs and yield (job number, result) as they are done; see `Pool`."""
-        yield from self.finish(self.submit(jobs))
-
-    def map(self, jobs: Sequence[Job[ToolT]]) -> list[Any]:
-        """The results of all jobs, in the order of the jobs."""
-        return [result for _, result in sorted(self.run(jobs), key=lambda done: done[0])]
-
     def close(self) -> None:
-        """End the workers: they are let close what they have, but not for long."""
+        """End the workers; see `Pool`."""
         started = [one for worker in self._workers for one in _started_by(worker.process.pid)]
         for worker in self._workers:
             self._selector.unregister(worker.end)
@@ -146,12 +131,6 @@ class LocalPool(Generic[ToolT]):
         if self._tool is not None and hasattr(self._tool, "close"):
             self._tool.close()
         self._tool = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _work_here(self) -> None:
         """Do one job in this process."""
@@ -171,7 +150,7 @@ class LocalPool(Generic[ToolT]):
         ours, theirs = socket.socketpair()
         process = _SPAWN.Process(target=_serve, args=(theirs, self._setup), daemon=False)
         resource_tracker.ensure_running()  # or the start does it, and unblocks signals
-        with _environment(ONE_THREAD), _interrupt_blocked():
+        with variables(**ONE_THREAD), _interrupt_blocked():
             process.start()
         theirs.close()
         worker = _Worker(process, PollingEnd(ours))
@@ -179,7 +158,7 @@ class LocalPool(Generic[ToolT]):
         return worker
 
     def _work(self) -> None:
-        """Hand jobs to the workers that have none, and wait for what they all say."""
+        """Hand jobs to the workers that have none, and wait for messages of all of them."""
         while len(self._workers) < min(self._size, self._queue.open):
             self._workers.append(self._start())
         for worker in self._workers:
@@ -189,14 +168,14 @@ class LocalPool(Generic[ToolT]):
                 self._await(worker)
         for worker, ready in self._ready():
             self._serve_worker(worker, ready)
-        # Now, for what they have said since has been read, however long the caller takes.
+        # Now that all messages are read, however long the caller has taken.
         for worker in list(self._workers):
             what = worker.hang(self._timeout)
             if what is not None:
                 self._replace(worker, what)
 
     def _await(self, worker: _Worker) -> None:
-        """Look out for what the worker says and, while it is to get more, for room for it."""
+        """Select messages of a worker and, while there is more to send to it, room for that."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.end.unsent else 0)
         if self._selector.get_key(worker.end).events != events:
             self._selector.modify(worker.end, events, worker)
@@ -205,7 +184,7 @@ class LocalPool(Generic[ToolT]):
         return [(key.data, ready) for key, ready in self._selector.select(_POLL_SECONDS)]
 
     def _serve_worker(self, worker: _Worker, ready: int) -> None:
-        """Give a worker more of its job, and take what it says."""
+        """Send a worker more of its job, and take its messages."""
         if ready & selectors.EVENT_WRITE:
             if worker.end.flush():
                 worker.heard = time.monotonic()
@@ -246,21 +225,6 @@ class LocalPool(Generic[ToolT]):
             what = what or f"died (exit code {worker.process.exitcode})"
             self._queue.lose(worker.task, what)
         self._workers.append(self._start())
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for a while."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -1,8 +1,7 @@
 """Which job a worker does next: first come, first served, one at a time; a lost one again.
 
-A pool decides when a worker is free, late or gone; this module keeps the books, without a clock or
-a process of its own, so that the simulation of `benchmarks/scaling.py` shares jobs out as the pools
-do.
+A pool decides when a worker is free, late or lost. This module has neither a clock nor processes of
+its own, so that the simulation of `benchmarks/scaling.py` shares jobs out as the pools do.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Task:
     attempts: int = 0
     """How often it was lost by its own fault."""
     workers: int = 0
-    """How many are at it now."""
+    """How many have it now."""
     began: float = 0.0
     """When the first of them began."""
     done: bool = False
@@ -126,7 +125,7 @@ class JobQueue:
         task.batch.put(task.number, result)
 
     def lose(self, task: Task, what: str, blamed: bool = True) -> None:
-        """Give a job back whose worker is gone: it is the next one, unless another is at it.
+        """Give a job back whose worker is lost: it is the next one, unless another worker has it.
 
         Args:
             task: the job.

@@ -68,7 +68,7 @@ def _require_answer(address: str, where: str) -> None:
             " ray start --head, or choose workers=local"
         ) from error
     if "RAY_USE_TLS" in os.environ:
-        return  # with certificates that only Ray knows
+        return  # with certificates that only Ray has
     try:
         with grpc.insecure_channel(f"{host}:{port}") as channel:
             grpc.channel_ready_future(channel).result(timeout=_ANSWER_SECONDS)
@@ -109,8 +109,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def _silence(wanted: bool) -> Iterator[None]:
-    """Keep Ray's library from telling of its attempts to connect, a line a second on standard
-    error: what comes of them is an exception."""
+    """Drop the lines that Ray's library writes to standard error, one a second, while it tries to
+    connect: failure is an exception."""
     if not wanted:
         yield
         return

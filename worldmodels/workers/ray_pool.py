@@ -1,9 +1,9 @@
 """Workers on the machines of a Ray cluster.
 
-Ray starts the processes, carries messages and notices machines that are gone. This pool decides
+Ray starts the processes, carries messages and detects machines that are lost. This pool decides
 what is done again: Ray's own restarts and retries are off, because a job whose worker is lost is
-done soonest by another worker that is free, and because only the pool can tell a job that kills its
-workers from a machine that was taken away.
+done soonest by another worker that is free, and because only the pool can distinguish a job that
+kills its workers from a machine that was taken away.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import itertools
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Self
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from worldmodels.errors import WorkerError
 from worldmodels.system import interrupts
-from worldmodels.workers.jobs import Heartbeat, Job, Setup, ToolT
-from worldmodels.workers.queue import ATTEMPTS, Batch, JobQueue, Task
+from worldmodels.workers.jobs import Heartbeat, Pool, Setup, ToolT
+from worldmodels.workers.queue import ATTEMPTS, Batch, Task
 from worldmodels.workers.ray_worker import ANSWERS, RayWorker, versions
 from worldmodels.workers.transfer import inputs_of, read_tree, write_outputs
 
@@ -40,7 +40,7 @@ _STARTING_SECONDS = 600.0
 """Patience with a worker that answers and does not come to its first job."""
 _CLOSING_SECONDS = 3.0
 _WAITING_SECONDS = 60.0
-"""After so long without any worker a line says what is waited for."""
+"""After so long without any worker, a warning is logged."""
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +65,9 @@ class _Worker:
     answered: float = 0.0
     """When it answered last; 0 before it is known to have started."""
     heard: float = 0.0
-    """When it told of progress last."""
+    """When it reported progress last."""
     stepped: bool = False
-    """Whether it has ever told of steps."""
+    """Whether it has ever reported steps."""
     computed: float = 0.0
     """Seconds that its process had computed when it answered last."""
 
@@ -85,15 +85,15 @@ class _Worker:
         return None
 
 
-class RayPool(Generic[ToolT]):
+class RayPool(Pool[ToolT]):
     """Processes of a Ray cluster that share out jobs; see `Pool`. This process is connected to it.
 
     Args:
         setup: builds a worker's tool.
         processes: how many workers, each on a core of its own; they start as there are cores for
             them. None is one for each core of the cluster, also of machines that join it later.
-        timeout: seconds of silence after which a busy worker is replaced.
-        on_steps: told of the steps that workers report.
+        timeout: see `Pool`.
+        on_steps: see `Pool`.
 
     Raises:
         ArtifactError: a file that the setup reads cannot be read.
@@ -106,10 +106,8 @@ class RayPool(Generic[ToolT]):
         timeout: float,
         on_steps: Heartbeat = lambda steps: None,
     ) -> None:
+        super().__init__(timeout, on_steps)
         self._size = processes
-        self._timeout = timeout
-        self._on_steps = on_steps
-        self._queue = JobQueue()
         self._workers: list[_Worker] = []
         self._owners: dict[Any, _Worker] = {}
         """Reference that is waited for -> the worker that it is of."""
@@ -127,11 +125,6 @@ class RayPool(Generic[ToolT]):
             scheduling_strategy="SPREAD",
             concurrency_groups={ANSWERS: 2},
         )(RayWorker)
-        self.replaced = 0
-
-    def submit(self, jobs: Sequence[Job[ToolT]]) -> Batch:
-        """Queue jobs; see `Pool`."""
-        return self._queue.submit(jobs)
 
     def finish(self, batch: Batch) -> Iterator[tuple[int, Any]]:
         """Yield (job number, result) of a batch as its jobs are done; see `Pool`.
@@ -140,7 +133,7 @@ class RayPool(Generic[ToolT]):
             ArtifactError: what a worker has written cannot be written on this machine.
         """
         now = time.monotonic()
-        for worker in self._workers:  # whose answers nobody has read meanwhile
+        for worker in self._workers:  # whose answers were not read meanwhile
             worker.answered = worker.answered and now
         while batch.missing:
             interrupts.check()
@@ -154,16 +147,8 @@ class RayPool(Generic[ToolT]):
             yield from batch.take()
         yield from batch.take()
 
-    def run(self, jobs: Sequence[Job[ToolT]]) -> Iterator[tuple[int, Any]]:
-        """Submit jobs and yield (job number, result) as they are done; see `Pool`."""
-        yield from self.finish(self.submit(jobs))
-
-    def map(self, jobs: Sequence[Job[ToolT]]) -> list[Any]:
-        """The results of all jobs, in the order of the jobs."""
-        return [result for _, result in sorted(self.run(jobs), key=lambda done: done[0])]
-
     def close(self) -> None:
-        """End the workers: they are let close what they have, but not for long."""
+        """End the workers; see `Pool`."""
         closing = []
         for worker in self._workers:
             if worker.ready:
@@ -177,12 +162,6 @@ class RayPool(Generic[ToolT]):
             self._kill(worker)
         self._workers, self._owners = [], {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _references(self, value: Any) -> list[Any]:
         """References to the content of the paths that a setup or a job reads."""
         for path in inputs_of(value):
@@ -191,7 +170,7 @@ class RayPool(Generic[ToolT]):
         return [self._files[path] for path in inputs_of(value)]
 
     def _work(self) -> None:
-        """Hand jobs to the workers that have none, and wait for what they all say."""
+        """Hand jobs to the workers that have none, and wait for answers of all of them."""
         self._start_missing()
         for worker in self._workers:
             if worker.ready and worker.task is None and not self._assign(worker):
@@ -303,7 +282,7 @@ class RayPool(Generic[ToolT]):
         Args:
             worker: that is dead or to be killed.
             what: it did.
-            error: by which Ray told of it.
+            error: of Ray; None where this pool decided.
         """
         self._workers.remove(worker)
         self._kill(worker)
@@ -327,7 +306,7 @@ class RayPool(Generic[ToolT]):
 
 
 def _first_line(error: RayError) -> str:
-    """What Ray says of a worker that is lost, without the lines about where its logs are."""
+    """Why a worker was lost, without the lines about where its logs are."""
     if isinstance(error, RayActorError):
         lines = str(error).splitlines()
         causes = [line for line in lines if "Error" in line or "exit" in line.lower()]

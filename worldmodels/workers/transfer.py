@@ -63,7 +63,7 @@ def moved(value: Any, places: Mapping[Path, Path]) -> Any:
 def read_tree(path: Path) -> Tree:
     """The files at a path, which may be a file or a folder.
 
-    A path that does not exist has none: what reads it says so best.
+    A path that does not exist has none: the job that reads it raises the error.
 
     Raises:
         ArtifactError: a file cannot be read, or is none.
@@ -124,7 +124,7 @@ class Misplaced(Exception):
         self.error, self.places = error, dict(places)
 
     def corrected(self, line: str) -> str:
-        """A line about the exception, with the paths that the user knows."""
+        """A line about the exception, with the original paths in place of those of the copies."""
         for path, place in self.places.items():
             line = line.replace(str(place), str(path))
         return line

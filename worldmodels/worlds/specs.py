@@ -28,7 +28,7 @@ class RealWorldSpec:
         features: input of the controller.
         device: of the models.
         bfloat16: the encoder computes in bfloat16.
-        compiles: compile the engine first, if it is compiled and nobody has on this machine.
+        compiles: compile the engine first, if it is compiled and that was not done on this machine.
     """
 
     env: EnvSpec

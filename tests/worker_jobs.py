@@ -1,12 +1,10 @@
-"""Jobs for workers on a cluster, in a module that takes them no time to import."""
+"""Jobs for workers, in a module that takes them no time to import."""
 
 import os
 import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import ray
 
 from worldmodels.errors import WorldModelsError
 from worldmodels.workers.jobs import READ, WRITTEN, Heartbeat
@@ -23,18 +21,21 @@ class Square:
     number: int
 
     def __call__(self, tool: str, heartbeat: Heartbeat) -> int:
+        assert tool == "tool"
         heartbeat(1)
         return self.number**2
 
 
 @dataclass(frozen=True)
 class Meet:
-    """Waits until as many workers are at such a job as are to meet; then for the file ``open``."""
+    """Waits until `count` workers of a cluster are at such a job, then for the file ``open``."""
 
     folder: Path
     count: int
 
     def __call__(self, tool: str, heartbeat: Heartbeat) -> int:
+        import ray
+
         node = ray.get_runtime_context().get_node_id()
         (self.folder / f"met-{node}-{os.getpid()}").touch()
         while len(list(self.folder.glob("met-*"))) < self.count:
