@@ -3,8 +3,9 @@
     python docs/render.py data/quick            # take over the results of a run
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json,
-                                                # takecover_engines.json, study-carracing.json,
-                                                # rounds/rounds.json, plan-quick.json, ...
+                                                # takecover_engines.json, dynamics.json,
+                                                # study-carracing.json, rounds/rounds.json,
+                                                # plan-quick.json, ...
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;
                                                 # the same for data/takecover
     python docs/render.py                       # render the pages again
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import frames
+import models
 import places
 import plans
 import tables
@@ -38,6 +40,7 @@ RESULTS = DOCS / "results"
 PAGES = (
     DOCS.parent / "README.md",
     DOCS / "simulator.md",
+    DOCS / "concepts.md",
     DOCS / "configuration.md",
     DOCS / "elsewhere.md",
     DOCS / "index.md",
@@ -170,6 +173,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "hostile": (tables.hostile, "hostile"),
     "parity": (tables.parity, "carracing_parity"),
     "speed": (tables.speed, "carracing_speed"),
+    "dynamics": (models.dynamics, "dynamics"),
 }
 """Who writes a region, from which result."""
 

@@ -1,6 +1,5 @@
 """The networks against formulas of other libraries."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,9 +7,9 @@ from hypothesis import strategies as st
 from torch import distributions, nn
 
 from worldmodels.models.controller import Controllers, ControllerSpec
-from worldmodels.models.dynamics import Sequences
 from worldmodels.models.encoder import Posterior, to_frames, to_input
-from worldmodels.models.mdnrnn import MDNRNN, Mixture
+from worldmodels.models.heads import Mixture
+from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE, kl_to_prior
 
 
@@ -157,123 +156,6 @@ def test_a_shared_mixture_draws_one_component_for_all_dimensions() -> None:
         drawn[~second], mean[:, 0].expand(int((~second).sum()), 3), atol=0.15, rtol=0
     )
     torch.testing.assert_close(mixture.mode()[0], mean[:, 1])
-
-
-def test_one_step_at_a_time_equals_the_sequence() -> None:
-    torch.manual_seed(0)
-    model = MDNRNN(5, 2, 16, 3)
-    latents, actions = torch.randn(4, 9, 5), torch.randn(4, 9, 2)
-    whole, last = model.forward(latents, actions, model.initial_state(4))
-    state = model.initial_state(4)
-    for time in range(9):
-        state = model.advance(latents[:, time], actions[:, time], state)
-        step = model.predict(state)
-        torch.testing.assert_close(step.reward, whole.reward[:, time])
-        torch.testing.assert_close(step.latent.mean, whole.latent.mean[:, time])
-    torch.testing.assert_close(state, last)
-
-
-def test_the_is_first_input_is_one_in_the_first_step_of_an_episode_alone() -> None:
-    torch.manual_seed(0)
-    model = MDNRNN(5, 2, 16, 3, is_first=True)
-    latents, actions = torch.randn(4, 9, 5), torch.randn(4, 9, 2)
-    flag = torch.zeros(4, 9, 1)
-    flag[:, 0] = 1
-    hidden, _ = model.lstm(torch.cat([latents, actions, flag], dim=-1))
-    told = model.predict((hidden, hidden)).reward
-    first, state = model.forward(latents[:, :4], actions[:, :4], model.initial_state(4))
-    later, _ = model.forward(latents[:, 4:], actions[:, 4:], state)
-    torch.testing.assert_close(torch.cat([first.reward, later.reward], dim=1), told)
-    state = model.initial_state(4)
-    for time in range(9):
-        state = model.advance(latents[:, time], actions[:, time], state)
-        torch.testing.assert_close(state[0], hidden[:, time])
-
-
-def sequences(batch: int, steps: int, latent: int, seed: int = 0) -> Sequences:
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    return Sequences(
-        mean=normal(batch, steps + 1, latent),
-        logvar=torch.full((batch, steps + 1, latent), -60.0),  # no posterior noise
-        actions=normal(batch, steps, 2),
-        rewards=normal(batch, steps),
-        terminated=torch.zeros(batch, steps),
-        mask=torch.ones(batch, steps, dtype=torch.bool),
-        starts=torch.ones(batch, dtype=torch.bool),
-    )
-
-
-def test_padding_changes_neither_loss_nor_gradient() -> None:
-    model = MDNRNN(3, 2, 8, 2)
-    short = sequences(2, 5, 3)
-    longer = sequences(2, 9, 3, seed=7)
-    padded = Sequences(
-        *(
-            torch.cat([a, b[:, a.shape[1] :]], dim=1) if a.dim() > 1 else a
-            for a, b in zip(short, longer, strict=True)
-        )
-    )
-    padded.mask[:, 5:] = False
-    gradients = []
-    losses = []
-    for batch in (short, padded):
-        model.zero_grad()
-        loss, _, _ = model.loss(batch, model.initial_state(2))
-        loss.backward()
-        losses.append(loss.item())
-        flat = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-        gradients.append(torch.cat(flat))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
-
-
-def test_a_death_weighs_as_many_other_steps_as_it_is_told() -> None:
-    torch.manual_seed(0)
-    model = MDNRNN(3, 2, 8, 2, reward_weight=0.0, termination_pos_weight=10.0)
-    batch = sequences(2, 6, 3)
-    batch.terminated[0, 3] = 1.0
-    batch.mask[0, 4:] = False
-    loss, logs, _ = model.loss(batch, model.initial_state(2))
-    prediction, _ = model.forward(batch.mean[:, :-1], batch.actions, model.initial_state(2))
-    ends = distributions.Bernoulli(logits=prediction.termination)
-    surprise = -ends.log_prob(batch.terminated) * (1 + 9 * batch.terminated)
-    wanted = surprise[batch.mask].mean()
-    torch.testing.assert_close(logs["termination_bce"], wanted.detach())
-    torch.testing.assert_close(loss, logs["nll"] + wanted)
-
-
-def test_windows_with_carried_state_see_what_the_whole_episode_sees() -> None:
-    model = MDNRNN(3, 2, 8, 2)
-    whole = sequences(2, 8, 3)
-    loss, _, _ = model.loss(whole, model.initial_state(2))
-    parts = []
-    state = model.initial_state(2)
-    for start in (0, 4):
-        window = Sequences(
-            whole.mean[:, start : start + 5],
-            whole.logvar[:, start : start + 5],
-            whole.actions[:, start : start + 4],
-            whole.rewards[:, start : start + 4],
-            whole.terminated[:, start : start + 4],
-            whole.mask[:, start : start + 4],
-            torch.full((2,), start == 0),
-        )
-        part, _, state = model.loss(window, state)
-        parts.append(part.item())
-    assert np.mean(parts) == pytest.approx(loss.item(), rel=1e-5)
-
-
-def test_a_new_episode_forgets_the_state_before() -> None:
-    model = MDNRNN(3, 2, 8, 2)
-    batch = sequences(2, 4, 3)
-    clean, _, _ = model.loss(batch, model.initial_state(2))
-    h, c = model.initial_state(2)
-    dirty, _, _ = model.loss(batch, (h + 5.0, c - 3.0))
-    assert clean.item() == pytest.approx(dirty.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("frames", [1, 5])

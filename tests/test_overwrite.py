@@ -109,6 +109,27 @@ def test_the_progress_of_a_successor_that_fails_is_kept(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run").glob(".*")] == [".vae.lock"]
 
 
+def test_a_deletion_that_was_killed_is_finished_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path / "run")
+    with run.begin("vae", {"rate": 1}, {}) as folder:
+        folder.finish("old")
+
+    def killed(doomed: Path) -> None:
+        next(doomed.iterdir()).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, run.begin("vae", {"rate": 2}, {}, overwrite=True) as new:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            new.finish("new")
+    assert len([*(tmp_path / "run").glob(".*.removed")]) == 1
+    assert run.begin("vae", {"rate": 2}, {}).complete
+    assert run.fingerprint("vae") == "new"
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_dir()] == ["vae"]
+
+
 def test_overwrite_begins_again_from_nothing_after_a_failure(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     with run.begin("vae", {"rate": 1}, {}) as folder:

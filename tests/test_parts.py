@@ -1,21 +1,24 @@
 """Batches computed in parts: the same loss, gradients and weights, also where memory runs out."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from encoded import latent_set
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
+from worldmodels.data.latents import LatentSet
 from worldmodels.errors import TrainingError
+from worldmodels.models.heads import MixtureDynamics
 from worldmodels.models.mdnrnn import MDNRNN
-from worldmodels.runs.integrity import Listed
+from worldmodels.models.transformer import TransformerDynamics
 from worldmodels.runs.tracking import MetricsLog, read_metrics
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.fit import FitOptions, FitResult, fit
@@ -34,23 +37,7 @@ OPTIONS = FitOptions(
 
 @pytest.fixture(scope="module")
 def latents(tmp_path_factory: pytest.TempPathFactory) -> LatentSet:
-    """Episodes of different lengths: rows of a batch have different numbers of valid steps."""
-    rng = np.random.default_rng(0)
-
-    def encoded() -> Iterator[EncodedEpisode]:
-        for seed, steps in enumerate((3, 17, 9, 5, 12, 4, 20, 7)):
-            yield EncodedEpisode(
-                mean=rng.normal(size=(steps + 1, 4)).astype(np.float32),
-                logvar=rng.normal(size=(steps + 1, 4)).astype(np.float32),
-                actions=rng.normal(size=(steps, 2)).astype(np.float32),
-                rewards=rng.normal(size=steps).astype(np.float32),
-                terminated=np.arange(steps) == steps - 1,
-                seed=seed,
-            )
-
-    path = tmp_path_factory.mktemp("latents") / "latents.h5"
-    write_latents(path, encoded(), {})
-    return LatentSet(Listed(path))
+    return latent_set(tmp_path_factory.mktemp("latents") / "latents.h5")
 
 
 class Small(DynamicsTask):
@@ -72,8 +59,8 @@ def train(
     folder: Path,
     options: FitOptions,
     fits: int = 10**9,
-    kind: type[MDNRNN] = MDNRNN,
-) -> tuple[FitResult, MDNRNN, Small]:
+    kind: Callable[..., MixtureDynamics] = MDNRNN,
+) -> tuple[FitResult, MixtureDynamics, Small]:
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
     model = kind(4, 2, hidden_size=8, mixtures=2)
@@ -110,12 +97,15 @@ def whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("whole_batches")
-@pytest.mark.parametrize("parts", [2, 4, 100])
+@pytest.mark.parametrize(
+    ("parts", "kind"), [(2, MDNRNN), (4, MDNRNN), (100, MDNRNN), (2, TransformerDynamics)]
+)
 def test_parts_of_a_batch_make_the_same_steps(
-    latents: LatentSet, tmp_path: Path, parts: int
+    latents: LatentSet, tmp_path: Path, parts: int, kind: Callable[..., MixtureDynamics]
 ) -> None:
-    whole, model, _ = train(latents, tmp_path / "whole", OPTIONS)
-    made, other, _ = train(latents, tmp_path / "parts", replace(OPTIONS, accumulate=parts))
+    options = replace(OPTIONS, accumulate=parts)
+    whole, model, _ = train(latents, tmp_path / "whole", OPTIONS, kind=kind)
+    made, other, _ = train(latents, tmp_path / "parts", options, kind=kind)
     assert made.validation == pytest.approx(whole.validation, rel=1e-4)
     torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=1e-3, atol=1e-5)
     assert same(tmp_path / "parts", tmp_path / "whole")
@@ -187,9 +177,19 @@ def test_where_memory_runs_out_the_step_is_made_in_more_parts(
     assert "a batch of 6 rows is computed in 4 parts" in said[0]
 
 
-def test_where_one_row_does_not_fit_the_key_is_named(latents: LatentSet, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"^rnn.sequence_length: .*one row.*; lower it"):
-        train(latents, tmp_path / "none", OPTIONS, fits=0)
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (MDNRNN, "rnn.sequence_length"),
+        (partial(TransformerDynamics, context=5), "rnn.sequence_length"),  # windows have 5 steps
+        (partial(TransformerDynamics, context=6), "rnn.context"),
+    ],
+)
+def test_where_one_row_does_not_fit_the_key_is_named(
+    latents: LatentSet, tmp_path: Path, kind: Callable[..., MixtureDynamics], key: str
+) -> None:
+    with pytest.raises(TrainingError, match=rf"^{key}: .*one row.*; lower it"):
+        train(latents, tmp_path / "none", OPTIONS, fits=0, kind=kind)
 
 
 def test_another_error_is_not_taken_for_a_lack_of_memory(

@@ -7,7 +7,7 @@ from command import error_line, run
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("words", "said"),
     [
         (
             "vae.encoder=resnet",
@@ -21,11 +21,20 @@ from command import error_line, run
             "env.size=96",
             "vae.encoder=conv_vae: takes frames of 64 pixels, not env.size=96; choose env.size=64",
         ),
+        (
+            "rnn.model=gru controller.features=zch",
+            "controller.features=zch: this dynamics model's state has no c (it has h); choose z or"
+            " zh, or another model",
+        ),
+        (
+            "rnn.model=transformer rnn.hidden_size=36",
+            "rnn.model=transformer: hidden_size=36 is not a multiple of twice the heads=4; choose",
+        ),
     ],
 )
 def test_what_no_model_has_ends_a_chain_before_its_first_stage(
-    tmp_path: Path, word: str, said: str
+    tmp_path: Path, words: str, said: str
 ) -> None:
-    line = error_line(run(tmp_path, "stage=all", "preset=smoke", word))
+    line = error_line(run(tmp_path, "stage=all", "preset=smoke", *words.split()))
     assert said in line
     assert not list(tmp_path.rglob("manifest.json"))

@@ -59,7 +59,7 @@ def options(kind: Any, keys: Mapping[str, Any], own: Mapping[str, Any]) -> dict[
 
     Args:
         kind: the class; the fields of its dataclass `Options` have defaults and types.
-        keys: of the configuration group; those with the name of an option set it.
+        keys: of the configuration group; those with the name of an option set it, unless null.
         own: ``options`` of the group, for what it has no key for; they come before `keys`.
 
     Raises:
@@ -69,7 +69,8 @@ def options(kind: Any, keys: Mapping[str, Any], own: Mapping[str, Any]) -> dict[
     if not is_dataclass(declared):
         raise ConfigError(f"options: {kind!r} has no dataclass Options; correct its package")
     names = {field.name for field in fields(declared)}
-    chosen = {name: value for name, value in keys.items() if name in names} | dict(own)
+    given = {name: value for name, value in keys.items() if value is not None}
+    chosen = {name: value for name, value in given.items() if name in names} | dict(own)
     try:
         merged = OmegaConf.merge(OmegaConf.structured(declared), chosen)
     except OmegaConfBaseException as error:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 PACKAGE = Path(__file__).resolve().parents[2] / "examples" / "extension"
 CHOSEN = (
     *("preset=smoke", "env=catch", "vae.encoder=small_vae", "+vae.options.channels=8"),
-    *("rnn.model=gru", "+rnn.options.layers=2", "controller.world=dream", ALONE),
+    *("rnn.model=mlp", "+rnn.options.steps=2", "controller.world=dream", ALONE),
     *("logger=jsonl", "+logger.options.file=log.jsonl"),
 )
 METRICS = {
@@ -69,7 +69,7 @@ def test_every_part_is_used_by_every_stage(site: Path, tmp_path: Path) -> None:
     assert EpisodeSet.open([run / "rollouts"]).frame_shape == (32, 32, 3)
     scores = read_json(run / "evaluate/scores.json")
     assert {"agent", "random policy", "agent in the dream"} <= scores.keys()
-    assert "gru" in read_json(run / "rnn/manifest.json")["summary"]["validation_nll"]
+    assert "mlp" in read_json(run / "rnn/manifest.json")["summary"]["validation_nll"]
     assert (run / "evaluate/median.mp4").stat().st_size > 1000
     assert "is not finished" not in (run / "report/index.html").read_text()
     for stage, metric in METRICS.items():
@@ -90,7 +90,10 @@ def test_every_part_is_used_by_every_stage(site: Path, tmp_path: Path) -> None:
     [
         (("vae.encoder=conv_vae", "~vae.options.channels"), "not env.size=32; choose env.size=64"),
         (("env.size=36",), "vae.encoder=small_vae: takes frames of a multiple of 8 pixels, not"),
-        (("+rnn.options.depth=3",), "rnn.options.depth: no such option; GRUModel has hidden_size"),
+        (
+            ("+rnn.options.depth=3",),
+            "rnn.options.depth: no such option; StackedMLP has",
+        ),
         (("+logger.options.port=1",), "logger.options.port: no such option; JSONLines has file"),
     ],
 )
@@ -102,8 +105,8 @@ def test_what_a_part_does_not_take_is_one_line(
 
 def test_a_package_that_cannot_be_imported_is_one_line(site: Path, tmp_path: Path) -> None:
     (site / "example_extension/dynamics.py").write_text("import no_such_module\n")
-    line = error_line(started_anew(tmp_path, "stage=rnn", "preset=smoke", "rnn.model=gru"))
-    assert "dynamics model gru: example_extension.dynamics:GRUModel cannot be imported" in line
+    line = error_line(started_anew(tmp_path, "stage=rnn", "preset=smoke", "rnn.model=mlp"))
+    assert "dynamics model mlp: example_extension.dynamics:StackedMLP cannot be imported" in line
     assert "no_such_module" in line
 
 

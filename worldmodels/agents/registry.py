@@ -3,7 +3,7 @@
 A package adds its own through Python entry points, without a change here::
 
     [project.entry-points."worldmodels.dynamics"]
-    gru = "my_package.gru:GRUModel"
+    mlp = "my_package.mlp:StackedMLP"
 
 A name that a file or a configuration gives is only looked up here: nothing that a file names is
 imported.
@@ -22,11 +22,17 @@ from worldmodels.config.sections import RNNConfig, VAEConfig
 from worldmodels.errors import ConfigError
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
+from worldmodels.models.gru import GRUDynamics
 from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.transformer import TransformerDynamics
 from worldmodels.models.vae import ConvVAE
 
 ENCODERS: Mapping[str, type[Encoder]] = {"conv_vae": ConvVAE}
-DYNAMICS: Mapping[str, type[DynamicsModel]] = {"mdn_rnn": MDNRNN}
+DYNAMICS: Mapping[str, type[DynamicsModel]] = {
+    "mdn_rnn": MDNRNN,
+    "gru": GRUDynamics,
+    "transformer": TransformerDynamics,
+}
 _ENCODERS, _DYNAMICS = "worldmodels.encoders", "worldmodels.dynamics"
 """The groups of entry points."""
 

@@ -81,8 +81,8 @@ class WorldKind(Enum):
 
 
 class Features(Enum):
-    """Inputs of the controller: the latent z, z and the LSTM's hidden state h, or z, its cell state
-    c and h."""
+    """Inputs of the controller: the latent z, z and the dynamics model's hidden state h, or z, the
+    cell state c of an LSTM and h."""
 
     z = "z"
     zh = "zh"

@@ -115,14 +115,22 @@ class VAEConfig:
 
 @dataclass
 class RNNConfig:
-    """MDN-RNN dynamics model (paper, appendix A.2)."""
+    """Dynamics model (MDN-RNN: paper, appendix A.2)."""
 
     model: str = "mdn_rnn"
-    """Registered name of the dynamics model."""
+    """Registered name of the dynamics model: mdn_rnn, gru, transformer or one of another
+    package."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of a dynamics model of another package."""
     hidden_size: int = number(256, 1, 4096)
-    """Size of the LSTM's hidden state h."""
+    """Size of the hidden state h: of an LSTM or GRU, or of the output of a transformer's layers."""
+    layers: int | None = number(None, 1, 64)
+    """Layers of a transformer; null: 2."""
+    heads: int | None = number(None, 1, 64)
+    """Attention heads in each layer of a transformer; rnn.hidden_size is a multiple of twice as
+    many. null: 4."""
+    context: int | None = number(None, 1, 4096, unit="steps")
+    """Latest steps that a prediction of a transformer depends on; null: 64."""
     mixtures: int = number(5, 1, 32)
     """Gaussians of the mixture."""
     shared_mixture: bool = False
@@ -154,7 +162,7 @@ class RNNConfig:
     validation_fraction: float = number(0.05, 0, 1)
     """Share of the episodes for validation."""
     baselines: bool = True
-    """Train a single-Gaussian head too, for the report's table of likelihoods."""
+    """Train an mdn_rnn with a single Gaussian too, for the report's table of likelihoods."""
 
 
 @dataclass
@@ -187,7 +195,8 @@ class ControllerConfig:
     max_steps: int = number(II("env.max_steps"), 1, 100_000, unit="steps")
     """Time limit of an episode in training and selection."""
     features: Features = Features.zh
-    """Inputs: z, z with the LSTM's hidden state h, or with its cell state c and h."""
+    """Inputs: z, z with the dynamics model's hidden state h, or with c and h, where c is the cell
+    state of an mdn_rnn."""
     latent: LatentChoice = LatentChoice.sampled
     """z: sampled from the VAE's posterior, or its mean."""
     hidden: HiddenChoice = HiddenChoice.previous

@@ -34,7 +34,8 @@ class SequenceBatches:
         latents: the encoded episodes.
         indices: of the episodes to use.
         batch_size: B, rows of a batch.
-        length: T, steps of a window; 0 is that of the longest episode, hence whole episodes.
+        length: T, steps of a window; 0 is that of the longest episode, hence whole episodes. The
+            attribute of this name is never 0.
         seed: of the order.
         shuffle: in random order; False is in order.
     """
@@ -50,7 +51,7 @@ class SequenceBatches:
     ) -> None:
         self._latents, self._indices = latents, np.asarray(indices)
         self._rows = min(batch_size, len(self._indices))
-        self._length = length or int(latents.lengths[self._indices].max())
+        self.length = length or int(latents.lengths[self._indices].max())
         self._seed, self._shuffle = seed, shuffle
 
     def steps(self, number: int) -> int:
@@ -76,11 +77,11 @@ class SequenceBatches:
         for index in order:
             row = min(rows, key=len)
             steps = int(self._latents.lengths[index])
-            row += [(int(index), start) for start in range(0, steps, self._length)]
+            row += [(int(index), start) for start in range(0, steps, self.length)]
         return rows
 
     def _blank(self) -> SequenceBatch:
-        rows, length, latents = self._rows, self._length, self._latents
+        rows, length, latents = self._rows, self.length, self._latents
         return SequenceBatch(
             mean=np.zeros((rows, length + 1, latents.latent_size), np.float32),
             logvar=np.zeros((rows, length + 1, latents.latent_size), np.float32),
@@ -92,7 +93,7 @@ class SequenceBatches:
         )
 
     def _fill(self, batch: SequenceBatch, row: int, index: int, start: int) -> None:
-        stop = min(start + self._length, int(self._latents.lengths[index]))
+        stop = min(start + self.length, int(self._latents.lengths[index]))
         window = self._latents.read(index, start, stop)
         count = stop - start
         batch.mean[row, : count + 1] = window.mean

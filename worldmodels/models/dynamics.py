@@ -7,7 +7,7 @@ environment answers to a_t (the timeline is drawn in ``worldmodels/data/shards.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -76,7 +76,11 @@ class DynamicsModel(Module, Protocol):
         latent_size: dimensions of z.
         action_size: dimensions of an action.
         sampled: it is trained on samples of z from the posterior, not on its means.
+        mixed_precision: where training computes in bfloat16, `loss` is called under autocast; it
+            keeps in float32 what needs it, such as the tails of a density.
     """
+
+    mixed_precision: ClassVar[bool]
 
     latent_size: int
     action_size: int

@@ -85,6 +85,8 @@ _CONTROLLER_CHARTS = (
 )
 _LIKELIHOODS = {
     "mdn_rnn": "MDN-RNN",
+    "gru": "GRU",
+    "transformer": "Transformer",
     "single_gaussian": "MDN-RNN with one Gaussian per dimension",
     "copy_last": "Gaussian around the previous latent",
 }

@@ -21,7 +21,16 @@ from worldmodels.runs.locks import FolderLock
 from worldmodels.runs.manifests import MANIFEST, differences, read_manifest, write_manifest
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.stage_folder import StageFolder
-from worldmodels.runs.succession import aside, discard, restore, resume, set_aside, unfinished
+from worldmodels.runs.succession import (
+    aside,
+    clear,
+    discard,
+    left_over,
+    restore,
+    resume,
+    set_aside,
+    unfinished,
+)
 
 
 class Run:
@@ -143,12 +152,13 @@ class Run:
         self, stage: str, wanted: dict[str, Any], growable: tuple[str, ...]
     ) -> StageFolder | None:
         """The artifact that is wanted, if it is complete; it is only read and not locked."""
-        if self._state(stage) != "complete" or aside(self.folder(stage)).exists():
+        folder = self.folder(stage)
+        if self._state(stage) != "complete" or aside(folder).exists() or left_over(folder):
             return None
-        old = read_manifest(self.folder(stage))
+        old = read_manifest(folder)
         if next(differences(old, wanted), None) is not None:
             return None
-        return StageFolder(stage, self.folder(stage), old, complete=True)
+        return StageFolder(stage, folder, old, complete=True)
 
     def _shared(self, stage: str, wanted: dict[str, Any], share: bool) -> StageFolder | None:
         """The base's artifact, if it is what is wanted and this run has none."""
@@ -173,6 +183,7 @@ class Run:
     ) -> StageFolder:
         """Open a folder that this process has locked, for work."""
         folder = self.folder(stage)
+        clear(folder)
         if overwrite:
             set_aside(folder)
         else:

@@ -33,18 +33,18 @@ def set_aside(folder: Path) -> None:
     Where something is kept aside already, an earlier successor was not finished: that one goes.
     """
     if aside(folder).exists():
-        remove(folder)
+        _remove(folder, folder)
     elif folder.exists():
         folder.rename(aside(folder))
-    remove(unfinished(folder))
+    _remove(folder, unfinished(folder))
 
 
 def restore(folder: Path, keep: bool) -> None:
     """Put back what was set aside; `keep` the successor in its place, or delete it."""
     if keep and folder.exists():
-        remove(unfinished(folder))
+        _remove(folder, unfinished(folder))
         folder.rename(unfinished(folder))
-    remove(folder)
+    _remove(folder, folder)
     aside(folder).rename(folder)
 
 
@@ -56,15 +56,25 @@ def resume(folder: Path) -> None:
 
 def discard(folder: Path) -> None:
     """Delete what was set aside or failed: the successor is finished."""
-    remove(aside(folder))
-    remove(unfinished(folder))
+    _remove(folder, aside(folder))
+    _remove(folder, unfinished(folder))
 
 
-def remove(folder: Path) -> None:
-    """Delete a folder, if it is there; killed half way, it is gone under its name."""
-    for left in folder.parent.glob(f".{folder.name}.*.removed"):
+def left_over(folder: Path) -> list[Path]:
+    """What killed processes had not finished deleting."""
+    return sorted(folder.parent.glob(f".{folder.name}.*.removed"))
+
+
+def clear(folder: Path) -> None:
+    """Finish the deletions of killed processes."""
+    for left in left_over(folder):
         shutil.rmtree(left)
-    if folder.exists():
+
+
+def _remove(folder: Path, place: Path) -> None:
+    """Delete one of the states of `folder`, if it is there; its name is free at once."""
+    clear(folder)
+    if place.exists():
         doomed = folder.with_name(f".{folder.name}.{os.getpid()}.removed")
-        folder.rename(doomed)
+        place.rename(doomed)
         shutil.rmtree(doomed)

@@ -21,7 +21,7 @@ from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import MetricsLog, say
-from worldmodels.stages.inputs import Inputs
+from worldmodels.stages.inputs import Inputs, check_features
 from worldmodels.stages.runtime import Runtime
 from worldmodels.system.devices import choose_device
 from worldmodels.system.disk import unwritable
@@ -140,12 +140,15 @@ def _keys(observation: ObservationSpec) -> str:
 
 
 def _check_models(config: Config) -> None:
-    """Raise `ConfigError` for models that cannot be built; on the meta device, without memory."""
+    """Raise `ConfigError` for models that cannot be built, on the meta device, without memory; and
+    for a controller whose features the dynamics model that is trained before it does not have."""
     if config.stage not in (*TRAINING, Stage.plan):
         return
     with torch.device("meta"):
         build_encoder(config.vae, config.env.size)
-        build_dynamics(config.rnn, config.vae.latent_size, action_size=1, other={})
+        dynamics = build_dynamics(config.rnn, config.vae.latent_size, action_size=1, other={})
+    if config.stage not in (Stage.vae, Stage.rnn):
+        check_features(dynamics, config.controller.features)
 
 
 def _check_squash(names: list[str]) -> None:

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from worldmodels.agents.folder import Agent, AgentConfig, read_agent, write_agent
 from worldmodels.agents.model_files import load_dynamics, load_encoder, load_first_latents
-from worldmodels.config.choices import Features, HiddenChoice, LatentChoice, WorldKind
+from worldmodels.config.choices import HiddenChoice, LatentChoice, WorldKind
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
@@ -25,12 +25,10 @@ from worldmodels.runs.integrity import fingerprint_arrays
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
-from worldmodels.stages.inputs import Models, agent_of
+from worldmodels.stages.inputs import STATE_FEATURES, Models, agent_of, check_features
 from worldmodels.training.moments import feature_moments
 from worldmodels.worlds.specs import WorldSpec
 
-STATE_FEATURES = {Features.z: (), Features.zh: ("h",), Features.zch: ("c", "h")}
-"""The parts of the dynamics model's state that each choice of ``controller.features`` contains."""
 MIN_DREAM_ENVS, MAX_DREAM_ENVS = 64, 256
 """Least and largest number of episodes in one batch in the learned model on a CPU: with fewer the
 memory bandwidth of the model's weights limits, with more the batch does not fit in the cache."""
@@ -58,7 +56,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     joined = _agent_config(context)
     encoder, dynamics = load_encoder(models.encoder), load_dynamics(models.dynamics)
     first = load_first_latents(models.dynamics)
-    _check_features(dynamics, joined.features)
+    check_features(dynamics, config.features)
     if config.world is WorldKind.dream:
         _check_latents(dynamics, joined.features)
     agent = folder.path / "agent"
@@ -136,17 +134,6 @@ def _options(context: Context, made_by: str) -> EvolveOptions:
         seed=context.config.seed,
         made_by=made_by,
     )
-
-
-def _check_features(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
-    """Raise `ConfigError` where the dynamics model's state lacks a feature of the controller."""
-    unknown = set(spec.state) - dynamics.state_features.keys()
-    if unknown:
-        known = ", ".join(dynamics.state_features) or "none"
-        raise ConfigError(
-            f"controller.features: this dynamics model's state has no {min(unknown)} (it has"
-            f" {known}); choose z, or another model"
-        )
 
 
 def _check_latents(dynamics: DynamicsModel, spec: FeatureSpec) -> None:

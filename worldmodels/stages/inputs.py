@@ -9,6 +9,7 @@ from typing import NamedTuple
 from worldmodels.agents.folder import fingerprint as agent_fingerprint
 from worldmodels.agents.folder import part_fingerprint
 from worldmodels.agents.model_files import load_dynamics, load_encoder
+from worldmodels.config.choices import Features
 from worldmodels.config.schema import Config
 from worldmodels.config.shipped import require_agent
 from worldmodels.data.episodes import EpisodeSet
@@ -17,6 +18,9 @@ from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.integrity import Listed, entry, listed, verified, verify
+
+STATE_FEATURES = {Features.z: (), Features.zh: ("h",), Features.zch: ("c", "h")}
+"""The parts of the dynamics model's state that each choice of ``controller.features`` contains."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,19 @@ class Inputs:
         else:
             folder = agent_of(self.run)
         return folder, {"agent": agent_fingerprint(folder)}
+
+
+def check_features(dynamics: DynamicsModel, chosen: Features) -> None:
+    """Raise `ConfigError` where the dynamics model's state lacks a feature of the controller."""
+    known = dynamics.state_features.keys()
+    missing = set(STATE_FEATURES[chosen]) - known
+    if missing:
+        possible = [choice.name for choice, parts in STATE_FEATURES.items() if known >= set(parts)]
+        raise ConfigError(
+            f"controller.features={chosen.name}: this dynamics model's state has no {min(missing)}"
+            f" (it has {', '.join(known) or 'none'}); choose {' or '.join(possible)}, or another"
+            " model"
+        )
 
 
 def check_frames(episodes: EpisodeSet, size: int, by: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import cast
 
 import numpy as np
@@ -31,7 +32,6 @@ class DynamicsTask:
     """
 
     unit = "transitions"
-    memory_key = "rnn.sequence_length"
 
     def __init__(
         self,
@@ -51,6 +51,8 @@ class DynamicsTask:
         self._validation = SequenceBatches(
             latents, validation, batch_size, length, seed, shuffle=False
         )
+        longer = module.sizes.get("context", 0) > self._train.length
+        self.memory_key = "rnn.context" if longer else "rnn.sequence_length"
 
     def steps(self, epoch: int) -> int:
         """The number of batches in epoch `epoch`."""
@@ -96,5 +98,5 @@ class DynamicsTask:
         sequences = Sequences(*(self._fabric.to_device(tensor) for tensor in tensors))
         if carry is None:
             carry = self._model.initial_state(len(sequences.starts), self._fabric.device)
-        # float32: an LSTM this small gains nothing from autocast, and the tails of a density lose.
-        return self._loss(sequences, tuple(carry))
+        with self._fabric.autocast() if self._model.mixed_precision else nullcontext():
+            return self._loss(sequences, tuple(carry))

@@ -1,4 +1,4 @@
-"""A GRU that predicts the next latent as one Gaussian."""
+"""An MLP over the last steps that predicts the next latent as one Gaussian."""
 
 from __future__ import annotations
 
@@ -35,26 +35,29 @@ class Gaussian(NamedTuple):
 
 
 @dataclass
-class GRUOptions:
-    """The options of a `GRUModel`: those with the names of rnn.* keys are set by these keys."""
+class StackedMLPOptions:
+    """The options of a `StackedMLP`: those with the names of rnn.* keys are set by these keys."""
 
     hidden_size: int = 256
-    layers: int = 1
+    steps: int = 4
 
 
-class GRUModel(nn.Module):
-    """GRU with heads for the next latent, the reward and the termination.
+class StackedMLP(nn.Module):
+    """One hidden layer over the last (z, a) pairs, with heads for latent, reward and termination.
+
+    Its state is the hidden layer's output, and these pairs: zeros where there was no step yet.
 
     Args:
         latent_size: dimensions of z.
         action_size: dimensions of an action.
         sampled: it is trained on draws of z from the posterior, not on its means.
-        hidden_size: of each layer.
-        layers: of the GRU.
+        hidden_size: of the hidden layer.
+        steps: number of pairs.
     """
 
-    Options: ClassVar[type] = GRUOptions
+    Options: ClassVar[type] = StackedMLPOptions
     FORMAT: ClassVar[int] = 1
+    mixed_precision: ClassVar[bool] = False
     predicts_reward = True
 
     def __init__(
@@ -63,54 +66,55 @@ class GRUModel(nn.Module):
         action_size: int,
         sampled: bool = True,
         hidden_size: int = 256,
-        layers: int = 1,
+        steps: int = 4,
     ) -> None:
         super().__init__()
         self.latent_size, self.action_size, self.sampled = latent_size, action_size, sampled
-        self.hidden_size, self.layers = hidden_size, layers
-        self.gru = nn.GRU(latent_size + action_size, hidden_size, layers, batch_first=True)
+        self.hidden_size, self.steps = hidden_size, steps
+        self.layer = nn.Linear(steps * (latent_size + action_size), hidden_size)
         self.head = nn.Linear(hidden_size, 2 * latent_size + 2)
 
     @property
     def sizes(self) -> Mapping[str, Any]:
         """The arguments that build an equal module."""
-        names = ("latent_size", "action_size", "sampled", "hidden_size", "layers")
+        names = ("latent_size", "action_size", "sampled", "hidden_size", "steps")
         return {name: getattr(self, name) for name in names}
 
     @property
     def state_features(self) -> Mapping[str, int]:
-        """The hidden state of the last layer."""
+        """The output of the hidden layer."""
         return {"h": self.hidden_size}
 
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> State:
-        """Zeros: one tensor (rows, layers, hidden)."""
-        return (torch.zeros(num_envs, self.layers, self.hidden_size, device=device),)
+        """Zeros: (rows, hidden) and (rows, steps, latent + action)."""
+        size = self.latent_size + self.action_size
+        hidden = torch.zeros(num_envs, self.hidden_size, device=device)
+        return hidden, torch.zeros(num_envs, self.steps, size, device=device)
 
     def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
         """The state after z_t (rows, latent) and a_t (rows, action)."""
-        inputs = torch.cat([latents, actions], dim=-1).unsqueeze(1)  # (rows, 1, latent + action)
-        dtype = self.head.weight.dtype
-        hidden = state[0].transpose(0, 1).contiguous().to(dtype)  # (layers, rows, hidden)
-        _, hidden = self.gru(inputs.to(dtype), hidden)
-        return (hidden.transpose(0, 1).float(),)
+        now = torch.cat([latents, actions], dim=-1).unsqueeze(1)
+        pairs = torch.cat([state[1][:, 1:], now], dim=1)  # (rows, steps, latent + action)
+        return self._hidden(pairs).float(), pairs
 
     def predict(self, state: State) -> Prediction[Gaussian]:
         """The prediction of the step after `state`, in float32."""
-        return self._predict(state[0][:, -1])
+        return self._predict(state[0])
 
     def features(self, state: State, names: Sequence[str]) -> Tensor:
-        """The hidden state of the last layer: (rows, hidden)."""
-        return state[0][:, -1]
+        """The output of the hidden layer: (rows, hidden)."""
+        return state[0]
 
     def loss(self, batch: Sequences, state: State) -> tuple[Tensor, dict[str, Tensor], State]:
         """Negative log-likelihood of the next latents, reward error and termination error."""
         latents = batch.mean
         if self.sampled:
             latents = latents + torch.exp(0.5 * batch.logvar) * torch.randn_like(latents)
-        kept = state[0] * (~batch.starts).view(-1, 1, 1)  # an episode begins with zeros
-        inputs = torch.cat([latents[:, :-1], batch.actions], dim=-1)
-        outputs, hidden = self.gru(inputs, kept.transpose(0, 1).contiguous())
-        prediction = self._predict(outputs)
+        before = state[1] * (~batch.starts).view(-1, 1, 1)  # an episode begins with zeros
+        pairs = torch.cat([before, torch.cat([latents[:, :-1], batch.actions], dim=-1)], dim=1)
+        windows = pairs[:, 1:].unfold(1, self.steps, 1).transpose(2, 3)  # one for each step
+        hidden = self._hidden(windows)
+        prediction = self._predict(hidden)
         weight = batch.mask.float() / batch.mask.sum().clamp(min=1)
         nll = (prediction.latent.nll(latents[:, 1:]).mean(dim=-1) * weight).sum()
         reward_mse = ((prediction.reward - batch.rewards).square() * weight).sum()
@@ -119,7 +123,11 @@ class GRUModel(nn.Module):
         )
         loss = nll + 0.1 * reward_mse + (entropy * weight).sum()
         logs = {"nll": nll.detach(), "reward_mse": reward_mse.detach()}
-        return loss, logs, (hidden.transpose(0, 1).detach(),)
+        return loss, logs, (hidden[:, -1].detach(), pairs[:, -self.steps :].detach())
+
+    def _hidden(self, pairs: Tensor) -> Tensor:
+        """The output of the hidden layer for pairs (..., steps, latent + action)."""
+        return F.relu(self.layer(pairs.flatten(-2).to(self.layer.weight.dtype)))
 
     def _predict(self, hidden: Tensor) -> Prediction[Gaussian]:
         """The prediction from hidden states (..., hidden)."""
