@@ -19,4 +19,4 @@ def dynamics(record: dict[str, Any]) -> str:
         )
         for figure in record["figures"]
     ]
-    return tables._table(header, rows)
+    return tables.markdown_table(header, rows)

@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import frames
 import models
 import places
 import plans
@@ -44,6 +45,7 @@ PAGES = (
     DOCS / "elsewhere.md",
     DOCS / "index.md",
     DOCS / "plan.md",
+    DOCS / "play.md",
     DOCS / "results-carracing.md",
     DOCS / "results-studies.md",
     DOCS / "results-takecover.md",
@@ -161,6 +163,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "sharing": (tables.sharing, "sharing"),
     "chains": (places.places, "chains"),
     "mirror": (tables.mirror, "mirror"),
+    "play_frames": (frames.frames, "play"),
     "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
     "doom_rounds": (tables.rounds, "rounds"),
     "doom_stages": (tables.stages, "takecover"),

@@ -18,6 +18,9 @@ EXTRAS = {
     "gcsfs": "gcs",
     "s3fs": "s3",
     "grpc": "ray",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
     "ray": "ray",
     "submitit": "slurm",
     "tensorboard": "tensorboard",
@@ -28,7 +31,8 @@ EXTRAS = {
 PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "wandb": "wandb"}
 """The package that has a module, of those that every installation should have."""
 
-WITHOUT_ENV = (Stage.vae, Stage.rnn, Stage.inspect, Stage.report)
+EXPORTING = (Stage.export, Stage.play)
+WITHOUT_ENV = (Stage.vae, Stage.rnn, Stage.inspect, Stage.report, *EXPORTING)
 EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate, Stage.plan)
 _LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.bootstrap, Stage.all, Stage.iterate)
 
@@ -95,6 +99,9 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
         if config.workers.backend is Backend.ray:
             yield "workers=ray", "ray"
             yield "workers=ray", "grpc"
+    if stage in EXPORTING:
+        for module in ("onnx", "onnxscript", "onnxruntime"):
+            yield f"stage={stage.name}", module
     if stage in EVALUATING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"
     if stage in EVALUATING and config.evaluate.video:

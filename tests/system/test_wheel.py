@@ -123,6 +123,7 @@ def test_it_says_what_it_is(scripts: Path, tmp_path: Path) -> None:
         (["stage=all", "env=takecover"], f"pip install '{DISTRIBUTION}[doom]'"),
         (["stage=all", "env=breakout"], f"pip install '{DISTRIBUTION}[atari]'"),
         (["evaluate.engine=envpool"], f"pip install '{DISTRIBUTION}[envpool]'"),
+        (["stage=play"], f"pip install '{DISTRIBUTION}[onnx]'"),
         (["logger=tensorboard"], f"pip install '{DISTRIBUTION}[tensorboard]'"),
         (["model=pretrained/pong"], "pretrained/carracing, pretrained/takecover"),
         (["base=pretrained/pong"], "pretrained/carracing, pretrained/takecover"),

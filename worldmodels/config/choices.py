@@ -18,6 +18,8 @@ class Stage(Enum):
     inspect = "inspect"
     all = "all"
     iterate = "iterate"
+    export = "export"
+    play = "play"
     plan = "plan"
     doctor = "doctor"
 
@@ -130,3 +132,10 @@ class LoggerMode(Enum):
     online = "online"
     offline = "offline"
     disabled = "disabled"
+
+
+class ExportFormat(Enum):
+    """Forms in which an agent is exported."""
+
+    onnx = "onnx"
+    web = "web"

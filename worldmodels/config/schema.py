@@ -15,7 +15,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from worldmodels.config.choices import Device, Display, Stage
+from worldmodels.config.choices import Device, Display, ExportFormat, Stage
 from worldmodels.config.keys import number
 from worldmodels.config.renames import renamed
 from worldmodels.config.sections import (
@@ -25,6 +25,7 @@ from worldmodels.config.sections import (
     IterateConfig,
     LoggerConfig,
     MirrorConfig,
+    PlayConfig,
     RNNConfig,
     RolloutsConfig,
     TrainerConfig,
@@ -58,7 +59,9 @@ class Config:
     """X display of an environment that needs one: auto starts Xvfb where $DISPLAY is unset, xvfb
     always, forward uses $DISPLAY, none draws without."""
     model: str | None = None
-    """Folder of the trained agent that stage=evaluate evaluates."""
+    """Folder of the trained agent that stage=evaluate, stage=export and stage=play use."""
+    format: ExportFormat = ExportFormat.onnx
+    """What stage=export writes: onnx, graphs for ONNX Runtime; web, a page that runs them."""
     overwrite: bool = False
     """Make the stage's artifact again; the old one is kept until the new one is finished."""
     price_per_hour: float | None = number(None, 0, 1_000_000)
@@ -74,6 +77,7 @@ class Config:
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     iterate: IterateConfig = field(default_factory=IterateConfig)
+    play: PlayConfig = field(default_factory=PlayConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)

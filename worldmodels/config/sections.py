@@ -243,6 +243,14 @@ class IterateConfig:
 
 
 @dataclass
+class PlayConfig:
+    """Page of stage=play."""
+
+    port: int = number(8000, 0, 65_535)
+    """Port on 127.0.0.1; 0: a free one."""
+
+
+@dataclass
 class TrainerConfig:
     """Training of the networks."""
 

@@ -25,6 +25,8 @@ SHORT = f"""{TITLE}
   python -m worldmodels stage=rollouts preset=quick     one stage; a finished one is not repeated
   python -m worldmodels stage=evaluate run=check model=pretrained/carracing
                                                         the shipped agent
+  python -m worldmodels stage=play model=pretrained/carracing
+                                                        drive in its learned model, in a browser
   python -m worldmodels stage=plan preset=paper         time, memory, disk, money it would take
   python -m worldmodels stage=doctor                    versions, hardware, optional packages
   python -m worldmodels --help                          all stages, presets and keys
@@ -40,6 +42,8 @@ STAGES = {
     Stage.report: "write the report, an HTML page",
     Stage.iterate: "rounds of stage=all; each collects with the controller of the one before",
     Stage.inspect: "statistics of the collected data, and a contact sheet",
+    Stage.export: "write an agent as ONNX, or as a web page (format=)",
+    Stage.play: "write the page, and serve it on this machine: play in the learned model",
     Stage.plan: "predict time, memory, disk and money of a run on this machine",
     Stage.doctor: "versions, hardware, optional packages, and what a run would lack here",
 }

@@ -93,7 +93,7 @@ class Controllers:
         for inputs, outputs in spec.layers(feature_size):
             weight = parameters[:, at : at + inputs * outputs].reshape(-1, inputs, outputs)
             at += inputs * outputs
-            bias = parameters.new_zeros(len(parameters), outputs)
+            bias = parameters.new_zeros(parameters.shape[0], outputs)
             if spec.bias:
                 bias = parameters[:, at : at + outputs]
                 at += outputs

@@ -21,13 +21,14 @@ State = tuple[Tensor, ...]
 class LatentDistribution(Protocol):
     """p(z_{t+1} | ...), for latents (..., Z)."""
 
-    def sample(self, uniform: Tensor, normal: Tensor, temperature: float) -> Tensor:
+    def sample(self, uniform: Tensor, normal: Tensor, temperature: float | Tensor) -> Tensor:
         """A sample (..., Z), a function of its arguments alone.
 
         Args:
             uniform: in [0, 1), (..., Z), for discrete choices.
             normal: standard normal, (..., Z).
-            temperature: 1 is the distribution itself; higher is less certain.
+            temperature: 1 is the distribution itself; higher is less certain. A tensor () where
+                the model is traced for another program.
         """
         ...
 

@@ -44,7 +44,7 @@ class Mixture(NamedTuple):
         weighted = F.log_softmax(self.logits, dim=-1) + groups
         return torch.logsumexp(weighted, dim=-1).sum(dim=-1)
 
-    def sample(self, uniform: Tensor, normal: Tensor, temperature: float) -> Tensor:
+    def sample(self, uniform: Tensor, normal: Tensor, temperature: float | Tensor) -> Tensor:
         """A sample at `temperature`: logits / temperature, standard deviation * sqrt(temperature).
 
         Args:
@@ -67,7 +67,7 @@ class Mixture(NamedTuple):
             mean = torch.where(beyond, means[number], mean)
             log_std = torch.where(beyond, log_stds[number], log_std)
             bound = bound + weights[number]
-        return mean + log_std.exp() * math.sqrt(temperature) * normal
+        return mean + log_std.exp() * temperature**0.5 * normal
 
     def mode(self) -> Tensor:
         """The mean of the most probable component, in each dimension: (..., Z)."""

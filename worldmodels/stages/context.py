@@ -67,7 +67,7 @@ class Context:
                     engines.append(part.evaluate.engine)
                 for engine in engines:
                     check_registered(Runtime(part).env_spec(engine))
-        if self.config.stage not in (Stage.inspect, Stage.report):
+        if self.config.stage not in (Stage.inspect, Stage.report, *extras.EXPORTING):
             device = choose_device(self.config.device.name)
             launch.check(self.config.trainer, self.config.device.name)
             if self.config.trainer.compile:
@@ -87,7 +87,7 @@ class Context:
         env = self.config.env
         here = ObservationSpec(env.crop_rows, env.size)
         for key, folder in (("model", self.inputs.model), ("base", self.published)):
-            if folder is None:
+            if folder is None or (key == "model" and self.config.stage in extras.EXPORTING):
                 continue
             config, name = load_config(folder), getattr(self.config, key)
             evaluated = key == "model" and self.config.stage is Stage.evaluate

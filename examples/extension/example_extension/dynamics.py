@@ -20,9 +20,9 @@ class Gaussian(NamedTuple):
     mean: Tensor
     log_std: Tensor
 
-    def sample(self, uniform: Tensor, normal: Tensor, temperature: float) -> Tensor:
+    def sample(self, uniform: Tensor, normal: Tensor, temperature: float | Tensor) -> Tensor:
         """A draw (..., latent) whose variance is multiplied by the temperature."""
-        return self.mean + self.log_std.exp() * math.sqrt(temperature) * normal
+        return self.mean + self.log_std.exp() * temperature**0.5 * normal
 
     def mode(self) -> Tensor:
         """The mean: (..., latent)."""
