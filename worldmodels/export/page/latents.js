@@ -77,6 +77,7 @@ export class LatentView {
       problem.hidden = false;
       return;
     }
+    element("pictures").hidden = false;
     draw(element("original"), picture);
     const { mean } = await this.agent.encode(picture);
     const [reconstruction] = await this.agent.decode([mean]);
