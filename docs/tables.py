@@ -348,7 +348,7 @@ def hostile(record: dict[str, Any]) -> str:
         )
     return markdown_table(("topic", "tried", "held"), rows) + (
         f"\nCommit {record['commit']}, seed {record['seed']}, {record['kills']} kills,"
-        f" {record['seconds'] / 60:.0f} min on {record['cores']} cores.\n"
+        f" {record['seconds'] / 60:.0f} min, cores: {record['cores']}.\n"
     )
 
 

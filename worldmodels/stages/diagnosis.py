@@ -36,17 +36,18 @@ DEPENDENCIES = (
     *("matplotlib", "numba", "numpy", "psutil", "rich", "safetensors", "scipy", "threadpoolctl"),
 )
 OPTIONAL = {
-    "atari": "ale-py",
-    "cuda": "numba-cuda",
-    "doom": "vizdoom",
-    "envpool": "envpool",
-    "gcs": "gcsfs",
-    "ray": "ray",
-    "s3": "s3fs",
-    "slurm": "hydra-submitit-launcher",
-    "tensorboard": "tensorboard",
+    "atari": ("ale-py",),
+    "cuda": ("numba-cuda",),
+    "doom": ("vizdoom",),
+    "envpool": ("envpool",),
+    "gcs": ("gcsfs",),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "ray": ("ray",),
+    "s3": ("s3fs",),
+    "slurm": ("hydra-submitit-launcher",),
+    "tensorboard": ("tensorboard",),
 }
-"""The package of each extra."""
+"""The packages of each extra."""
 
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 CGROUP = Path("/sys/fs/cgroup")
@@ -121,10 +122,12 @@ def packages(config: Config) -> Iterator[Row]:
 
 def optional_packages(config: Config) -> Iterator[Row]:
     """The extras, and how to get those that are absent."""
-    for extra, name in OPTIONAL.items():
-        version = _version(name)
-        value = f"absent: {install(extra)}" if version is None else f"{name} {version}"
-        yield Row(f"extra {extra}", value, optional=version is None)
+    for extra, names in OPTIONAL.items():
+        versions = {name: _version(name) for name in names}
+        absent = None in versions.values()
+        found = ", ".join(f"{name} {version}" for name, version in versions.items())
+        value = f"absent: {install(extra)}" if absent else found
+        yield Row(f"extra {extra}", value, optional=absent)
 
 
 def machine(config: Config) -> Iterator[Row]:
