@@ -110,6 +110,14 @@ class Opened:
         """Wait until an expression is true; the page's policy forbids Playwright's own function."""
         wait_for(lambda: self.page.evaluate(condition))
 
+    def pause(self) -> None:
+        self.page.click("#pause")
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the view changes by an input only; it is paused."""
+        self.wait("document.querySelector('#play').ariaBusy === 'false'")
+
     def pixels(self, canvas: str) -> np.ndarray:
         """The picture on a canvas, uint8 (H, W, 3)."""
         script = """(canvas) => {
@@ -224,20 +232,20 @@ def test_the_controller_drives_until_a_key_takes_over(opened: Opened) -> None:
     opened.wait(f"{meter} === 0")
     page.click("#controller")
     opened.wait(f"{meter} !== 0")
-    page.click("#pause")
-    page.click("#step")
-    before = int(opened.text("#time"))
-    page.click("#step")
-    opened.wait(f"document.querySelector('#time').textContent === '{before + 1}'")
+    opened.wait("!Number.isNaN(Number(document.querySelector('#rate').textContent))")
+    opened.pause()
     assert opened.text("#pause") == "Continue"
-    assert opened.text("#rate").isdigit()
+    for button, time in (("#restart", "0"), ("#step", "1"), ("#step", "2")):
+        page.click(button)
+        opened.settle()
+        assert opened.text("#time") == time
 
 
 @both
 def test_an_episode_starts_again_from_any_recorded_start(opened: Opened) -> None:
     page = opened.page
     opened.wait("Number(document.querySelector('#time').textContent) >= 1")
-    page.click("#pause")
+    opened.pause()
     page.fill("#seed", "11")
     page.fill("#start", "7")
     page.keyboard.press("Enter")
@@ -254,15 +262,18 @@ def test_an_episode_starts_again_from_any_recorded_start(opened: Opened) -> None
 
 def test_the_temperature_slider_changes_what_is_sampled(opened: Opened) -> None:
     page = opened.page
-    page.click("#pause")
-    page.focus("#temperature")
-    page.keyboard.press("End")
-    assert opened.text("#temperature-value") == "3.00"
-    before = opened.pixels("#frame")
-    time = int(opened.text("#time"))
-    page.click("#step")
-    opened.wait(f"document.querySelector('#time').textContent === '{time + 1}'")
-    assert (opened.pixels("#frame") != before).any()
+    opened.pause()
+    frames = []
+    for key, temperature in (("Home", "0.05"), ("End", "3.00")):
+        page.focus("#temperature")
+        page.keyboard.press(key)
+        assert opened.text("#temperature-value") == temperature
+        for button in ("#restart", "#step"):
+            page.click(button)
+            opened.settle()
+        assert opened.text("#time") == "1"
+        frames.append(opened.pixels("#frame"))
+    assert (frames[0] != frames[1]).any()
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,13 @@ export class PlayView {
     element("controller").addEventListener("click", () => this.drive("controller"));
     element("pause").addEventListener("click", () => this.pause(!this.paused));
     element("step").addEventListener("click", () => this.stepOnce());
-    element("restart").addEventListener("click", () => { this.wants = "begin"; });
+    element("restart").addEventListener("click", () => this.want("begin"));
     element("next").addEventListener("click", () => {
       element("start").value = (this.start() + 1) % description.starts + 1;
-      this.wants = "begin";
+      this.want("begin");
     });
     for (const id of ["start", "seed"]) {
-      element(id).addEventListener("change", () => { this.wants = "begin"; });
+      element(id).addEventListener("change", () => this.want("begin"));
     }
     element("temperature").value = this.dream.temperature;
     for (const id of ["temperature", "speed"]) {
@@ -103,11 +103,22 @@ export class PlayView {
     this.paused = paused;
     element("pause").setAttribute("aria-pressed", paused);
     element("pause").textContent = paused ? "Continue" : "Pause";
+    if (!paused) this.busy(true);
   }
 
   stepOnce() {
     this.pause(true);
-    this.wants ||= "step";
+    this.want(this.wants || "step");
+  }
+
+  want(what) {
+    this.wants = what;
+    this.busy(true);
+  }
+
+  /** Tells screen readers, and tests, whether the view is going to change without an input. */
+  busy(busy) {
+    element("play").setAttribute("aria-busy", busy);
   }
 
   /** The recorded start that is chosen; 0 is the first. */
@@ -122,6 +133,7 @@ export class PlayView {
       const now = await nextFrame();
       const wanted = this.wants;
       this.wants = "";
+      if (this.paused && !wanted) this.busy(false);
       if (wanted === "begin") {
         await this.begin();
       } else if (wanted === "step" || (this.shown && !this.paused && now >= due - EARLY)) {
