@@ -141,6 +141,12 @@ def test_a_torn_line_is_cut_off_and_the_log_goes_on(tmp_path: Path) -> None:
     assert log.read() == [{"a": 0.1}, {"a": 0.2}]
 
 
+@pytest.fixture(autouse=True)
+def denormal_numbers() -> None:
+    """Training in the same process, in another test, sets them to zero, and hypothesis objects."""
+    torch.set_flush_denormal(False)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_fitness_survives_json_to_the_last_bit(values: list[float]) -> None:

@@ -110,13 +110,11 @@ class Opened:
         """Wait until an expression is true; the page's policy forbids Playwright's own function."""
         wait_for(lambda: self.page.evaluate(condition))
 
-    def pause(self) -> None:
-        self.page.click("#pause")
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until the view changes by an input only; it is paused."""
-        self.wait("document.querySelector('#play').ariaBusy === 'false'")
+    def press(self, *buttons: str) -> None:
+        """Click; after each click, wait until the view, which is paused, rests."""
+        for button in buttons:
+            self.page.click(button)
+            self.wait("document.querySelector('#play').ariaBusy === 'false'")
 
     def pixels(self, canvas: str) -> np.ndarray:
         """The picture on a canvas, uint8 (H, W, 3)."""
@@ -125,8 +123,7 @@ class Opened:
             return [...canvas.getContext("2d").getImageData(0, 0, width, height).data];
         }"""
         data = np.array(self.page.eval_on_selector(canvas, script), np.uint8)
-        side = self.agent.encoder.frame_size
-        return data.reshape(side, side, 4)[..., :3]
+        return data.reshape(self.agent.encoder.frame_size, -1, 4)[..., :3]
 
     def begin(self, start: int, seed: int) -> np.ndarray:
         """The latent (Z,) at which a dream begins."""
@@ -232,12 +229,10 @@ def test_the_controller_drives_until_a_key_takes_over(opened: Opened) -> None:
     opened.wait(f"{meter} === 0")
     page.click("#controller")
     opened.wait(f"{meter} !== 0")
-    opened.wait("!Number.isNaN(Number(document.querySelector('#rate').textContent))")
-    opened.pause()
+    opened.press("#pause")
     assert opened.text("#pause") == "Continue"
     for button, time in (("#restart", "0"), ("#step", "1"), ("#step", "2")):
-        page.click(button)
-        opened.settle()
+        opened.press(button)
         assert opened.text("#time") == time
 
 
@@ -245,7 +240,7 @@ def test_the_controller_drives_until_a_key_takes_over(opened: Opened) -> None:
 def test_an_episode_starts_again_from_any_recorded_start(opened: Opened) -> None:
     page = opened.page
     opened.wait("Number(document.querySelector('#time').textContent) >= 1")
-    opened.pause()
+    opened.press("#pause")
     page.fill("#seed", "11")
     page.fill("#start", "7")
     page.keyboard.press("Enter")
@@ -262,16 +257,13 @@ def test_an_episode_starts_again_from_any_recorded_start(opened: Opened) -> None
 
 def test_the_temperature_slider_changes_what_is_sampled(opened: Opened) -> None:
     page = opened.page
-    opened.pause()
+    opened.press("#pause")
     frames = []
     for key, temperature in (("Home", "0.05"), ("End", "3.00")):
         page.focus("#temperature")
         page.keyboard.press(key)
         assert opened.text("#temperature-value") == temperature
-        for button in ("#restart", "#step"):
-            page.click(button)
-            opened.settle()
-        assert opened.text("#time") == "1"
+        opened.press("#restart", "#step")
         frames.append(opened.pixels("#frame"))
     assert (frames[0] != frames[1]).any()
 
@@ -400,8 +392,7 @@ def test_the_export_is_a_folder_for_any_static_host(runtime: Path, tmp_path: Pat
     done = run(tmp_path, "stage=export", "format=web", "model=pretrained/takecover", "run=doom")
     assert done.returncode == 0, done.stderr
     server, thread = served(tmp_path / "doom" / "export" / "web")
-    wasm = f"{server.address}ort-wasm-simd-threaded.wasm"
-    with urllib.request.urlopen(wasm) as answer:
+    with urllib.request.urlopen(f"{server.address}ort-wasm-simd-threaded.wasm") as answer:
         assert answer.headers["Content-Type"] == "application/wasm"
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     server.shutdown()
