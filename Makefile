@@ -67,7 +67,7 @@ hostile: $(VENV)/.dev
 # One small run by local workers, Ray, Slurm, the image, SkyPilot's commands, and with kills: equal
 # artifacts; half an hour, or places="ray slurm".
 chains: $(VENV)/.dev
-	$(BIN)/python benchmarks/chains.py $(places) $(flags)
+	PYTHONPATH=tests $(BIN)/python benchmarks/chains.py $(places) $(flags)
 
 # Training beside busy processes: a quarter of an hour.
 sharing: $(VENV)/.dev

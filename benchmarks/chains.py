@@ -1,8 +1,8 @@
 """One small run in every place that docs/elsewhere.md names: equal artifacts, or exit code 1.
 
-    python benchmarks/chains.py                   # in each place that this machine has
-    python benchmarks/chains.py ray kills         # some of them, after the run of local workers
-    python benchmarks/chains.py --image-arg DEVICE=cpu --image-arg TORCH_INDEX=... --bind PATH
+    make chains                          # in each place that this machine has
+    make chains places="ray kills"       # some of them, after the run of local workers
+    make chains flags="--image-arg DEVICE=cpu --image-arg TORCH_INDEX=... --bind PATH"
 
 `local` is the run that the others are compared with, stage by stage: the fingerprint of what the
 stage made, and the SHA-256 of the files that later stages read. The report has the times of its run
@@ -37,21 +37,18 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from command import ALONE, BRIEFLY, start
 from image import DOCKERFILE, RootFolder, bootstrap, missing
+from lost_machines import STAGES, killed_in_each_stage, made, manifest
+from slurm_cluster import cluster as slurm_cluster
+from waiting import wait_for
+
+from worldmodels.files.atomic import read_json, write_json
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import say
+from worldmodels.system.environment import variables
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tests"))
-
-from command import ALONE, BRIEFLY, start  # noqa: E402
-from lost_machines import STAGES, killed_in_each_stage, made, manifest  # noqa: E402
-from slurm_cluster import cluster as slurm_cluster  # noqa: E402
-from waiting import wait_for  # noqa: E402
-
-from worldmodels.files.atomic import read_json, write_json  # noqa: E402
-from worldmodels.runs.provenance import provenance  # noqa: E402
-from worldmodels.runs.tracking import say  # noqa: E402
-from worldmodels.system.environment import variables  # noqa: E402
-
 RUN = "smoke"
 WORDS = (
     *("preset=smoke", f"run={RUN}", "trainer.checkpoint_seconds=0", *BRIEFLY),

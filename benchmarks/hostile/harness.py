@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,9 @@ def _program(words: list[str], folder: str, files: list[Path], around: Surroundi
     os.setsid()
     os.chdir(folder)
     atexit._clear()  # of the process that this one was forked from
+    # A resource tracker of its own, as a command has: it ends with the command, after cleaning up.
+    tracker = resource_tracker._resource_tracker
+    tracker._fd = tracker._pid = None
     os.environ |= {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}
     os.environ.pop("DISPLAY", None)
     for number, path in enumerate(files, start=1):

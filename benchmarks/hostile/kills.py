@@ -20,13 +20,17 @@ LONG: dict[str, tuple[str, ...]] = {
     "rollouts": ("rollouts.episodes=24", "rollouts.max_steps=150", "env.max_steps=150"),
     "vae": ("vae.epochs=2",),
     "rnn": ("rnn.epochs=20",),
+    "rnn of a GRU": ("rnn.model=gru", "rnn.epochs=20"),
+    "rnn of a transformer": ("rnn.model=transformer", "rnn.epochs=6"),
     "controller": ("controller.generations=12", "controller.eval_interval=4"),
     "evaluate": ("evaluate.episodes=24",),
     "report": (),
+    "export": ("format=onnx",),
     "bootstrap": ("++bootstrap.rollouts.episodes=4",),
     "iterate": ("iterate.rounds=2",),
 }
-"""Work of some seconds for each stage, so that there is a middle to be killed in."""
+"""Work of some seconds for each stage, so that there is a middle to be killed in. The first word of
+a name is the stage's."""
 
 FOLDERS = {"bootstrap": "bootstrap", "iterate": "."}
 """What a stage makes, below the run, where that is not a folder of its name."""
@@ -51,20 +55,25 @@ class Undisturbed:
     seconds: float
 
 
-def _prepare(bench: Bench, folder: Path, stage: str) -> Path:
-    """A data folder with all that `stage` reads."""
+def _stage(work: str) -> str:
+    return work.split()[0]
+
+
+def _prepare(bench: Bench, folder: Path, work: str) -> Path:
+    """A data folder with all that the stage of `work` reads."""
+    stage = _stage(work)
     if stage in ("bootstrap", "iterate"):
         return bench.copy(folder)
-    wanted = STAGES if stage == "report" else STAGES[: STAGES.index(stage)]
+    wanted = STAGES[: STAGES.index(stage)] if stage in STAGES else STAGES
     return bench.copy(folder, *wanted)
 
 
-def _words(stage: str, more: tuple[str, ...] = (ALONE,)) -> tuple[str, ...]:
-    return (*BASE, f"stage={stage}", *LONG[stage], *more)
+def _words(work: str, more: tuple[str, ...] = (ALONE,)) -> tuple[str, ...]:
+    return (*BASE, f"stage={_stage(work)}", *LONG[work], *more)
 
 
-def _artifact(data: Path, stage: str) -> Path:
-    return data / "smoke" / FOLDERS.get(stage, stage)
+def _artifact(data: Path, work: str) -> Path:
+    return data / "smoke" / FOLDERS.get(work, _stage(work))
 
 
 class References:
@@ -75,24 +84,24 @@ class References:
         self._found: dict[tuple[str, tuple[str, ...]], Undisturbed] = {}
         self._lock = threading.Lock()
 
-    def of(self, stage: str, more: tuple[str, ...] = (ALONE,)) -> Undisturbed:
+    def of(self, work: str, more: tuple[str, ...] = (ALONE,)) -> Undisturbed:
         """The stage run twice."""
         with self._lock:
-            if (stage, more) not in self._found:
-                self._found[stage, more] = self._run(stage, more)
-            return self._found[stage, more]
+            if (work, more) not in self._found:
+                self._found[work, more] = self._run(work, more)
+            return self._found[work, more]
 
-    def _run(self, stage: str, more: tuple[str, ...]) -> Undisturbed:
+    def _run(self, work: str, more: tuple[str, ...]) -> Undisturbed:
         contents = []
         seconds = 0.0
         for _ in range(2):
             place = self._folder / "reference"
             shutil.rmtree(place, ignore_errors=True)
-            data = _prepare(self._bench, place, stage)
-            done = run(data, *_words(stage, more))
+            data = _prepare(self._bench, place, work)
+            done = run(data, *_words(work, more))
             if done.code != 0:
-                raise RuntimeError(f"{stage} fails undisturbed: {done.errors}")
-            contents.append(content(_artifact(data, stage)))
+                raise RuntimeError(f"{work} fails undisturbed: {done.errors}")
+            contents.append(content(_artifact(data, work)))
             seconds = done.seconds
         stable = {name for name in contents[0] if contents[0][name] == contents[1].get(name)}
         return Undisturbed(contents[0], stable, seconds)
@@ -101,23 +110,23 @@ class References:
 def kills(bench: Bench, folder: Path) -> Iterator[Case]:
     """SIGKILL at random moments of every stage, half of them while it replaces an artifact."""
     references = References(bench, folder)
-    stages = [stage for stage in LONG if stage != "iterate"]
-    plan = [(stage, overwrite) for stage in stages for overwrite in (False, True)]
+    works = [work for work in LONG if work != "iterate"]
+    plan = [(work, overwrite) for work in works for overwrite in (False, True)]
     each = max(1, bench.kills // len(plan))
-    for stage, overwrite in [*plan, *([("iterate", False)] if bench.kills >= 100 else [])]:
+    for work, overwrite in [*plan, *([("iterate", False)] if bench.kills >= 100 else [])]:
         rng = random.Random(bench.rng.random())
         for number in range(each):
-            check = functools.partial(_killed, bench, references, stage, overwrite, rng.random())
-            name = f"{stage}{' overwrite=true' if overwrite else ''}, kill {number + 1}"
+            check = functools.partial(_killed, bench, references, work, overwrite, rng.random())
+            name = f"{work}{' overwrite=true' if overwrite else ''}, kill {number + 1}"
             yield Case("kills", name, check)
 
 
 def _killed(
-    bench: Bench, references: References, stage: str, overwrite: bool, moment: float, folder: Path
+    bench: Bench, references: References, work: str, overwrite: bool, moment: float, folder: Path
 ) -> str | None:
-    quiet = references.of(stage)
-    data = _prepare(bench, folder, stage)
-    words = _words(stage)
+    quiet = references.of(work)
+    data = _prepare(bench, folder, work)
+    words = _words(work)
     if overwrite:
         done = run(data, *words)
         if done.code != 0:
@@ -128,10 +137,10 @@ def _killed(
     killed = process.kill()
     if killed.orphans:
         return f"killed at {moment:.3f}: {killed.orphans} processes outlived it"
-    done = run(data, *_words(stage))
+    done = run(data, *_words(work))
     if done.code != 0:
         return f"killed at {moment:.3f}: then {done.errors.strip()[:300]}"
-    wrong = difference(quiet.content, content(_artifact(data, stage)), quiet.stable)
+    wrong = difference(quiet.content, content(_artifact(data, work)), quiet.stable)
     wrong = wrong or remains(done, data)
     return f"killed at {moment:.3f}: {wrong}" if wrong else None
 
