@@ -206,7 +206,7 @@ def _program(words: list[str], folder: str, files: list[Path], around: Surroundi
     atexit._clear()  # of the process that this one was forked from
     # A resource tracker of its own, as a command has: it ends with the command, after cleaning up.
     tracker = resource_tracker._resource_tracker
-    tracker._fd = tracker._pid = None
+    tracker.__dict__.update(_fd=None, _pid=None)  # private, so no type knows them
     os.environ |= {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}
     os.environ.pop("DISPLAY", None)
     for number, path in enumerate(files, start=1):
