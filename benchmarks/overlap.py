@@ -54,7 +54,7 @@ def search(data: Path, seed: int, overlap: bool, more: list[str]) -> dict[str, A
 def main() -> None:
     """Run the searches and write their scores."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("data/overlap.json"))
+    parser.add_argument("--out", type=Path, default=Path("data/overlap.json"))
     parser.add_argument("more", nargs="*", help="overrides of every search")
     chosen = parser.parse_args()
     runs = []
@@ -63,7 +63,7 @@ def main() -> None:
             for overlap in (False, True):
                 runs.append(search(Path(data), seed, overlap, chosen.more))
                 say(f"overlap: {runs[-1]}")
-    write_json(chosen.output, {"search": SEARCH, "runs": runs, **provenance()})
+    write_json(chosen.out, {"search": SEARCH, "runs": runs, **provenance()})
 
 
 if __name__ == "__main__":

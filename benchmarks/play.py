@@ -80,7 +80,7 @@ def measure(browser: Browser, name: str, seconds: float) -> dict[str, Any]:
 def main() -> None:
     """Measure each shipped agent and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("data/play.json"))
+    parser.add_argument("--out", type=Path, default=Path("data/play.json"))
     parser.add_argument("--seconds", type=float, default=20.0, help="of each agent")
     options = parser.parse_args()
     program = shutil.which("chromium") or shutil.which("google-chrome")
@@ -95,7 +95,7 @@ def main() -> None:
             say(f"play: {name}: {figures[name]}")
         browser.close()
     record = {"chromium": version, "figures": figures}
-    write_json(options.output, {**provenance(), **record})
+    write_json(options.out, {**provenance(), **record})
 
 
 if __name__ == "__main__":

@@ -284,12 +284,12 @@ def main() -> None:
     """Measure, simulate, write and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--simulate", action="store_true", help="from the measurements in --output")
-    parser.add_argument("--output", type=Path, default=Path("data/scaling.json"))
+    parser.add_argument("--simulate", action="store_true", help="from the measurements in --out")
+    parser.add_argument("--out", type=Path, default=Path("data/scaling.json"))
     chosen = parser.parse_args()
-    result = read_json(chosen.output) if chosen.simulate else measure(chosen.workers)
+    result = read_json(chosen.out) if chosen.simulate else measure(chosen.workers)
     result["simulated"] = list(simulations(result))
-    write_json(chosen.output, result)
+    write_json(chosen.out, result)
     show("Measured", result["pools"])
     show("Simulated: 64 candidates of 16 episodes", result["simulated"])
 

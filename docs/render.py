@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import clusters
 import frames
 import models
 import places
@@ -46,6 +47,7 @@ PAGES = (
     DOCS / "index.md",
     DOCS / "plan.md",
     DOCS / "play.md",
+    DOCS / "ray.md",
     DOCS / "results-carracing.md",
     DOCS / "results-studies.md",
     DOCS / "results-takecover.md",
@@ -163,6 +165,9 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "sharing": (tables.sharing, "sharing"),
     "chains": (places.places, "chains"),
     "mirror": (tables.mirror, "mirror"),
+    "scaling_measured": (clusters.measured, "scaling"),
+    "scaling_simulated": (clusters.simulated, "scaling"),
+    "overlap": (clusters.overlap, "overlap"),
     "play_frames": (frames.frames, "play"),
     "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
     "doom_rounds": (tables.rounds, "rounds"),

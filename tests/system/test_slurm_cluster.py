@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from slurm_cluster import Cluster, cluster, pending
 from waiting import HANG_SECONDS, wait_for
 
 from worldmodels.files.atomic import read_json
+from worldmodels.runs.tracking import read_metrics
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 CHAIN = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
@@ -149,6 +151,45 @@ def test_a_sweep_whose_job_fails_says_why_and_slurm_knows(slurm: Cluster) -> Non
     [job] = slurm.run(*listed).split()
     slurm.wait(job, "FAILED")
     assert slurm.show(job)["ExitCode"] == "1:0"
+
+
+# One training in several tasks
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        (("--nodes=1", "--ntasks-per-node=2"), ("trainer.devices=2",)),
+        (("--nodes=2", "--ntasks-per-node=1"), ("trainer.devices=1", "trainer.nodes=2")),
+    ],
+    ids=["one node", "two nodes"],
+)
+def test_srun_trains_in_two_tasks_as_one_process_does(
+    slurm: Cluster, smoke: Path, tmp_path: Path, options: tuple[str, ...], keys: tuple[str, ...]
+) -> None:
+    words = (*SMOKE, "stage=vae", "run=two", "device=cpu", "trainer.precision=float32")
+    data = slurm.home / "data"
+    for folder in (data, tmp_path):
+        shutil.rmtree(folder / "two", ignore_errors=True)
+        shutil.copytree(smoke / "smoke/rollouts", folder / "two/rollouts")
+    alone = run(tmp_path, *words)
+    assert alone.returncode == 0, alone.stderr
+
+    # The names of the nodes resolve to nothing: both are this machine.
+    here = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = ("srun", *options, "--kill-on-bad-exit=1", "python", "-m", "worldmodels")
+    output = slurm.run(*command, *words, *keys, **here)
+    assert len([line for line in output.splitlines() if line.startswith("vae: took ")]) == 1
+    losses = [
+        {
+            (step, name): value
+            for step, name, value, _ in read_metrics(folder / "two/vae/metrics.csv")
+            if name.endswith("loss")
+        }
+        for folder in (data, tmp_path)
+    ]
+    assert losses[0]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 # A Ray cluster in a job
