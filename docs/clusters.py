@@ -29,7 +29,7 @@ def measured(record: dict[str, Any]) -> str:
     return markdown_table(header, rows) + (
         f"\nGenerations of {size['population']} candidates, {size['episodes']} episodes of"
         f" {size['steps']} steps each, {size['num_envs']} environments in a job;"
-        f" {record['machine']}, {record['cores']} cores, commit {record['commit']}. On Ray a job"
+        f" {record['machine']}; commit {record['commit']}. On Ray a job"
         f" and its result are {ray['message'] / 1e3:.1f} kB, keep the process of the search busy"
         f" for {ray['handling'] * 1e3:.2f} ms, and are under way for"
         f" {ray['latency'] * 1e3:.2f} ms.\n"
