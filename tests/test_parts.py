@@ -214,7 +214,7 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(
         lambda rows: torch.rand_like(input=torch.zeros(rows, 3), dtype=torch.float64),
         lambda rows: torch.randn(size=(rows, 5)),
         lambda rows: torch.rand(size=[rows]),
-        lambda rows: torch.rand(np.int64(rows), 2),
+        lambda rows: torch.rand(*np.array([rows, 2])),
     ],
 )
 def test_the_draws_of_a_part_are_rows_of_those_of_the_whole(draw: Any) -> None:
