@@ -27,12 +27,13 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."  # from anywhere: `data` is a folde
 
 restarts=${WORLDMODELS_RESTARTS:-0}
 delay=${WORLDMODELS_SHUTDOWN_DELAY:-3600}
-for name in RESTARTS:$restarts SHUTDOWN_DELAY:$delay; do
-    [[ ${name#*:} =~ ^[0-9]+$ ]] || {
-        say "WORLDMODELS_${name%%:*}=${name#*:}: is not a whole number; give one from 0"
+for pair in "RESTARTS=$restarts" "SHUTDOWN_DELAY=$delay"; do
+    [[ ${pair#*=} =~ ^[0-9]{1,9}$ ]] || {
+        say "WORLDMODELS_$pair: is no whole number; give one from 0 to 999999999"
         exit 2
     }
 done
+restarts=$((10#$restarts))  # not octal where it begins with 0
 
 if [[ $restarts -eq 0 && -z ${WORLDMODELS_SHUTDOWN-} ]]; then
     exec python -m worldmodels "$@"
@@ -64,8 +65,8 @@ while true; do
     finish python -m worldmodels "$@" || code=$?
     [[ $code -ne $KILLED_BY_SIGTERM || $told == no ]] || code=$EXIT_STOPPED
     [[ $code -eq $EXIT_STOPPED && $told == no && $restarts -gt 0 ]] || break
-    say "stopped with progress saved: running it again ($restarts times left)"
     restarts=$((restarts - 1))
+    say "stopped with progress saved: running it again (restarts left: $restarts)"
     set -- "$@" overwrite=false  # the last word wins: true would delete the progress
 done
 

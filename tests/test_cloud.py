@@ -160,6 +160,8 @@ def test_a_ray_job_takes_the_overrides_in_its_command(kubectl: Commands) -> None
         ("env.kwargs={a: b}", "characters that need quotes"),
         ("name=$(date)", "characters that need quotes"),
         ("overwrite=true", "deletes the progress"),
+        ("overwrite=True", "deletes the progress"),
+        ("++overwrite=1", "deletes the progress"),
     ],
 )
 def test_overrides_that_cannot_be_submitted_are_refused(
@@ -221,13 +223,16 @@ def test_a_stage_that_is_stopped_ends_the_task_with_its_code(machine: Commands) 
     assert (code, len(calls)) == (75, 1)
 
 
-def test_a_task_never_deletes_the_progress_of_the_machine_before_it(machine: Commands) -> None:
-    machine.env["OVERRIDES"] = "overwrite=true"
+@pytest.mark.parametrize("word", ["overwrite=true", "overwrite=True", "++overwrite=1"])
+def test_a_task_never_deletes_the_progress_of_the_machine_before_it(
+    machine: Commands, word: str
+) -> None:
+    machine.env["OVERRIDES"] = f"preset=paper {word}"
     done = machine.run(
         "bash", "-c", "cloud/skypilot/stages.sh vae", cwd=Path(machine.env["FOLDER"])
     )
     assert (done.returncode, machine.calls("python")) == (2, [])
-    assert "overwrite=true" in done.stderr
+    assert word in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from shell import ROOT, Commands, lint
 from waiting import HANG_SECONDS, wait_for
 
@@ -237,6 +238,14 @@ def test_secrets_are_passed_by_name(docker: Commands) -> None:
     options, _, _ = docker_run(docker)
     assert all(has(options, "--env", name) for name in names)
     assert "very-secret" not in docker.calls_file.read_text()
+
+
+def test_compose_passes_what_temporary_credentials_and_other_servers_need() -> None:
+    compose = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())
+    passed = {*compose["services"]["server"]["environment"]}
+    assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} <= passed
+    assert {"AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL"} <= passed
+    assert not any("=" in name for name in passed)  # no secret in the file or the process list
 
 
 def test_build_alone_builds_and_runs_nothing(docker: Commands) -> None:

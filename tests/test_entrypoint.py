@@ -98,11 +98,21 @@ def test_a_shutdown_that_fails_is_said_and_the_code_stays_the_programs(commands:
 
 def test_it_runs_again_after_75_as_often_as_asked(commands: Commands) -> None:
     commands.env |= {"PROGRAM": "75", "WORLDMODELS_RESTARTS": "2"}
-    assert commands.run(SCRIPT, "stage=vae", "overwrite=true").returncode == 75
+    done = commands.run(SCRIPT, "stage=vae", "overwrite=true")
+    assert done.returncode == 75
+    left = [line.partition("left: ")[2] for line in done.stderr.splitlines()]
+    assert left == ["1)", "0)"]
     first, *again = commands.calls("python")
     assert first.endswith("overwrite=true")
     assert len(again) == 2
     assert all(call.endswith("overwrite=false") for call in again)
+
+
+@pytest.mark.parametrize("number", ["08", "0"])
+def test_the_number_of_restarts_is_decimal(commands: Commands, number: str) -> None:
+    commands.env |= {"PROGRAM": "75", "WORLDMODELS_RESTARTS": number}
+    assert commands.run(SCRIPT).returncode == 75
+    assert len(commands.calls("python")) == 1 + int(number)
 
 
 def test_other_codes_are_not_run_again(commands: Commands) -> None:
@@ -127,10 +137,13 @@ def test_a_program_stopped_while_it_imports_can_be_run_again(commands: Commands)
     assert commands.run(SCRIPT).returncode == 75
 
 
+@pytest.mark.parametrize("value", ["often", "-1", "1 2", "1e3", "9" * 20])
 @pytest.mark.parametrize("name", ["WORLDMODELS_RESTARTS", "WORLDMODELS_SHUTDOWN_DELAY"])
-def test_a_number_that_is_none_is_refused_by_name(commands: Commands, name: str) -> None:
-    commands.env[name] = "often"
+def test_a_number_that_is_none_is_refused_by_name(
+    commands: Commands, name: str, value: str
+) -> None:
+    commands.env[name] = value
     done = commands.run(SCRIPT)
     assert done.returncode == 2
-    assert f"{name}=often" in done.stderr
+    assert f"{name}={value}: " in done.stderr
     assert commands.calls("python") == []

@@ -1,5 +1,7 @@
 """An agent as ONNX: equal to PyTorch, described, and one line where it cannot be made."""
 
+import gzip
+import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -161,17 +163,63 @@ def test_without_network_the_line_says_what_npm_said(commands: Commands, cache: 
         onnxruntime_web.fetch()
 
 
-def test_an_archive_of_something_else_is_not_used(cache: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def archive(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small archive, put into the cache folder by hand, with the SHA-512 of its files."""
     package = tmp_path / "package" / "dist"
     package.mkdir(parents=True)
     for name in onnxruntime_web.FILES:
-        (package / name).write_text("something else")
-    archive = cache / f"onnxruntime-web-{onnxruntime_web.VERSION}.tgz"
+        content = "".join(f"{name} {number * number}\n" for number in range(20_000)).encode()
+        (package / name).write_bytes(content)
+        monkeypatch.setitem(onnxruntime_web.FILES, name, hashlib.sha512(content).hexdigest())
     cache.mkdir(parents=True)
-    shutil.move(shutil.make_archive(str(tmp_path / "a"), "gztar", tmp_path, "package"), archive)
-    with pytest.raises(ConfigError, match="SHA-512"):
+    packed = shutil.make_archive(str(tmp_path / "a"), "gztar", tmp_path, "package")
+    return Path(shutil.move(packed, cache / f"onnxruntime-web-{onnxruntime_web.VERSION}.tgz"))
+
+
+def test_an_archive_is_unpacked_once_and_what_is_damaged_then_is_repaired(archive: Path) -> None:
+    assert onnxruntime_web.fetch() == archive.parent
+    assert {path.name for path in archive.parent.iterdir()} == {archive.name} | {
+        *onnxruntime_web.FILES
+    }
+    name, *_ = onnxruntime_web.FILES
+    (archive.parent / name).write_text("cut o")
+    onnxruntime_web.fetch()
+    assert onnxruntime_web.kept()
+    archive.unlink()
+    assert onnxruntime_web.fetch() == archive.parent
+
+
+@pytest.mark.parametrize("kind", ["cut off", "damaged", "empty", "text", "no such file"])
+def test_a_damaged_archive_is_one_line_and_leaves_nothing(archive: Path, kind: str) -> None:
+    content = archive.read_bytes()
+    middle = len(content) // 2
+    damaged = {
+        "cut off": content[:middle],
+        "damaged": content[:middle] + bytes(200) + content[middle + 200 :],
+        "empty": b"",
+        "text": b"no archive",
+        "no such file": gzip.compress(bytes(10_240)),
+    }
+    archive.write_bytes(damaged[kind])
+    with pytest.raises(ConfigError, match=rf"^{archive.name}: .*; remove {archive} and get it"):
         onnxruntime_web.fetch()
-    archive.write_bytes(b"no archive")
-    with pytest.raises(ConfigError, match="is no archive"):
+    assert list(archive.parent.iterdir()) == [archive]
+
+
+def test_an_archive_with_one_file_of_something_else_is_not_used(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *_, last = onnxruntime_web.FILES
+    monkeypatch.setitem(onnxruntime_web.FILES, last, "0" * 128)
+    with pytest.raises(ConfigError, match=rf"{last} is not that of .*SHA-512"):
         onnxruntime_web.fetch()
-    assert not onnxruntime_web.kept()
+    assert list(archive.parent.iterdir()) == [archive]
+
+
+def test_a_damaged_download_is_not_used(archive: Path, commands: Commands) -> None:
+    archive.unlink()
+    commands.add("npm", f'echo "no archive" > "${{@: -1}}/{archive.name}"')
+    with pytest.raises(ConfigError, match=rf"^{archive.name}: .*; try again, or run npm pack"):
+        onnxruntime_web.fetch()
+    assert list(archive.parent.iterdir()) == []

@@ -31,6 +31,10 @@ def edited(**changes: Any) -> bytes:
     return json.dumps(GOOD | changes).encode()
 
 
+def sampled(samples: Any) -> bytes:
+    return edited(resources={"cpu_s": 1.0, "peak_bytes": {}, "gpu_samples": samples})
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -44,6 +48,11 @@ def edited(**changes: Any) -> bytes:
         (edited(state="perhaps"), "state is neither running nor complete"),
         (edited(wall_s="long"), "wall_s is of a wrong type"),
         (edited(resources={"cpu_s": 1.0, "peak_bytes": {"host": "much"}}), "not all numbers"),
+        (sampled("many"), "gpu_samples is no sum and number"),
+        (sampled([1.0]), "gpu_samples is no sum and number"),
+        (sampled([1.0, 0]), "gpu_samples is no sum and number"),
+        (sampled([float("nan"), 2]), "gpu_samples is no sum and number"),
+        (sampled(["1", 2]), "gpu_samples is no sum and number"),
         (b"[" * 100_000, "is damaged"),
         (b"1" * 5000, "is damaged"),
         (b"\x89PNG\r\n\xff\xfe", "is damaged"),

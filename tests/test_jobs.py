@@ -133,6 +133,43 @@ def test_errors_name_the_files_of_the_user(tmp_path: Path) -> None:
     assert str(tmp_path / "agent" / "deep" / "name") in line
 
 
+def test_an_error_about_a_file_that_is_being_written_names_the_folder_of_the_user(
+    tmp_path: Path,
+) -> None:
+    job = Copy(Policy(tmp_path / "agent"), tmp_path / "made" / "file")
+
+    def fail(placed: Copy) -> None:
+        raise OSError(f"{placed.output.parent}/.file.7.tmp: no space; {placed.output}")
+
+    with pytest.raises(Misplaced) as raised:
+        done_elsewhere(job, [], fail)
+    line = raised.value.corrected(str(raised.value.error))
+    assert line == f"{tmp_path}/made/.file.7.tmp: no space; {tmp_path}/made/file"
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Reads two folders, which may be the same, and another file."""
+
+    first: Policy
+    second: Policy
+    other: Path = field(metadata=READ)
+
+    def __call__(self) -> list[str]:
+        read = [(policy.folder / "name").read_text() for policy in (self.first, self.second)]
+        return [*read, self.other.read_text()]
+
+
+def test_a_path_that_a_job_names_twice_is_copied_once(tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "name").write_text("text")
+    (tmp_path / "other").write_text("more")
+    agent = Policy(tmp_path / "agent")
+    job = Compare(agent, agent, tmp_path / "other")
+    trees = [{path: read_tree(path)} for path in inputs_of(job)]
+    assert done_elsewhere(job, trees, lambda placed: placed())[0] == ["text", "text", "more"]
+
+
 @pytest.mark.parametrize(
     "kind", [RealWorldSpec, DreamWorldSpec, CollectShard, NoisyAgent, RecordedBatch]
 )

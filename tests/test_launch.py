@@ -85,7 +85,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConfigError, match=r"^trainer.devices=4: torch sees no GPU.*device=cpu"):
         check("trainer.devices=4")
     check("device=cpu", "trainer.devices=4")
-    with pytest.raises(ConfigError, match=r"^trainer.devices=2: device=mps"):
+    with pytest.raises(ConfigError, match=r"^trainer.devices=2: device=mps is one GPU"):
         check("device=mps", "trainer.devices=2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)

@@ -210,6 +210,11 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(
         lambda rows: torch.rand_like(torch.zeros(rows, 7)),
         lambda rows: torch.randn(rows, 5),
         lambda rows: torch.rand((rows, 2)),
+        lambda rows: torch.randn_like(input=torch.zeros(rows, 3)),
+        lambda rows: torch.rand_like(input=torch.zeros(rows, 3), dtype=torch.float64),
+        lambda rows: torch.randn(size=(rows, 5)),
+        lambda rows: torch.rand(size=[rows]),
+        lambda rows: torch.rand(*np.array([rows, 2])),
     ],
 )
 def test_the_draws_of_a_part_are_rows_of_those_of_the_whole(draw: Any) -> None:
@@ -226,3 +231,13 @@ def test_the_draws_of_a_part_are_rows_of_those_of_the_whole(draw: Any) -> None:
         part = draw(2)
     torch.testing.assert_close(part, whole[4:6], rtol=0, atol=0)
     assert torch.get_rng_state().equal(kept)
+
+
+@pytest.mark.parametrize("size", [(), (3,), (9, 2)])
+def test_draws_of_another_size_are_left_as_they_are(size: tuple[int, ...]) -> None:
+    torch.manual_seed(3)
+    drawn = torch.randn(size), torch.rand(size=size), torch.randn_like(input=torch.zeros(size))
+    torch.manual_seed(3)
+    with RowDraws(slice(4, 6), 9):
+        again = torch.randn(size), torch.rand(size=size), torch.randn_like(input=torch.zeros(size))
+    torch.testing.assert_close(again, drawn, rtol=0, atol=0)

@@ -143,6 +143,22 @@ def test_on_a_slow_line_shards_are_copied_some_at_a_time(
     assert equal(root, store)
 
 
+def test_shards_larger_than_a_step_are_copied_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copiers, "_STEP_BYTES", 25)
+    root, store = tmp_path / "run", tmp_path / "store"
+    copying = copier(root, store)
+    write(root, **{"rollouts__manifest.json": "running"})
+    copying.step()
+    write(root, **{f"rollouts__shard-{n}.h5": "x" * 30 for n in range(3)})
+    for copied in (1, 2, 3):
+        assert not copying.step()
+        assert len(plain(store)) == 1 + copied
+    assert copying.step()
+    assert equal(root, store)
+
+
 def test_a_log_is_copied_to_its_last_whole_line(tmp_path: Path) -> None:
     root, store = tmp_path / "run", tmp_path / "store"
     (root / "vae").mkdir(parents=True)

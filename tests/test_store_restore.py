@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,26 @@ def test_a_restore_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     (store / "vae/x").unlink()  # it was fetched before
     restore(tmp_path / "there", "u", Folder(store), False, quiet)
     assert content(tmp_path / "there") == content(root)
+
+
+@pytest.mark.parametrize(("old", "new"), [("vae__x__y", "vae__x"), ("vae__x", "vae__x__y")])
+def test_a_folder_may_take_the_name_of_a_file_while_a_restore_is_cut_off(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    root, store, there = tmp_path / "run", tmp_path / "store", tmp_path / "there"
+    write(root, **{old: "old", "vae__z": "z"})
+    copying = copier(root, store)
+    copying.step()
+    hidden = store / "hidden"
+    (store / "vae/z").rename(hidden)
+    with pytest.raises(ArtifactError, match="vae/z is damaged or missing"):
+        restore(there, "u", Folder(store), False, quiet)
+    hidden.rename(store / "vae/z")
+    shutil.rmtree(root)
+    write(root, **{new: "new", "vae__z": "z"})
+    copying.step()
+    restore(there, "u", Folder(store), False, quiet)
+    assert content(there) == content(root)
 
 
 def test_a_folder_that_is_this_run_is_left_and_any_other_is_refused(tmp_path: Path) -> None:

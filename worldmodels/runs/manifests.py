@@ -25,6 +25,8 @@ _PARTS: dict[str, tuple[type | UnionType, bool]] = {
 """Parts of a manifest: the type, and whether an unfinished one has it as well."""
 
 
+_READINGS = 10**12
+"""More than any stage makes, one a second."""
 _CHECKSUM = "crc32"
 """Of all other parts: a flipped bit in a number is still JSON. Older versions wrote none."""
 
@@ -77,7 +79,18 @@ def _fault(record: Any) -> str | None:
         numbers += group.values() if isinstance(group, dict) else [None]
     if not all(isinstance(number, int | float) for number in numbers):
         return "resources or throughput are not all numbers"
+    if not _is_sampled(used.get("gpu_samples", [0, 1])):
+        return "resources.gpu_samples is no sum and number of readings"
     return None
+
+
+def _is_sampled(value: Any) -> bool:
+    """Whether a value is a sum and a number of readings, of which a mean can be taken."""
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    total, count = value
+    numbers = isinstance(total, int | float) and type(count) is int
+    return numbers and 0 < count <= _READINGS and 0 <= total <= _READINGS
 
 
 class Difference(NamedTuple):

@@ -47,7 +47,7 @@ from worldmodels.store.snapshot import (
 _RECORD_BYTES = 512 * 2**20
 _SHARD = re.compile(r"(.*/)?rollouts/shard-\d+\.h5")
 _STEP_BYTES = 64 * 2**20
-"""Of new shards in one step, after the first."""
+"""Of new shards in one step; a larger one has a step of its own."""
 
 
 class Known(NamedTuple):
@@ -155,10 +155,10 @@ class Copier:
         for name in sorted(stamps, key=lambda name: stamps[name].mtime_ns):
             manifest = name.rpartition("/")[0] + f"/{MANIFEST}"
             if name not in self._known and _SHARD.fullmatch(name):
-                size += stamps[name].size
+                others, size = size, size + stamps[name].size
                 known = self._known.get(manifest)
                 unfinished = known is not None and known.stamp == stamps.get(manifest)
-                if unfinished and size > _STEP_BYTES:
+                if unfinished and others and size > _STEP_BYTES:
                     continue
             taken.append(name)
         return taken

@@ -31,7 +31,7 @@ from worldmodels.store.snapshot import Changing
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 """Seconds between attempts to reach a store, doubled after each."""
-_PAUSE_AT_THE_END = 5.0
+_PAUSE_AT_THE_END, _PAUSE_WHILE_CHANGING = 5.0, 0.2
 _LONGEST_REASON = 300
 
 
@@ -245,6 +245,8 @@ class _Loop:
                 return State(missing, str(error).partition(": ")[2], final=True)
             except Changing:
                 self._budget.rest(work.interval)
+                if finishing:  # which cuts that pause short
+                    time.sleep(_PAUSE_WHILE_CHANGING)
                 continue
             except Exception as error:
                 self._failed(error, copier)

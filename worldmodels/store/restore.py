@@ -95,6 +95,8 @@ def _fetch_all(place: Path, index: Index, location: Location) -> None:
     for name in scan(place).keys() - index.files.keys():
         (place / name).unlink()
     for name in index.files:
+        if (place / name).is_dir():  # of an older state
+            shutil.rmtree(place / name)
         (place / name).parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(_TOGETHER) as pool:
         waiting = [

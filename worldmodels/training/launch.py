@@ -63,7 +63,9 @@ def check(trainer: TrainerConfig, device: str) -> None:
         return
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "mps" and devices > 1:
-        raise ConfigError(f"trainer.devices={devices}: device=mps is one; give trainer.devices=1")
+        raise ConfigError(
+            f"trainer.devices={devices}: device=mps is one GPU; give trainer.devices=1"
+        )
     if device == "auto" and gpus == 0 and devices > 1:
         raise ConfigError(
             f"trainer.devices={devices}: torch sees no GPU here; give trainer.devices=1, or"

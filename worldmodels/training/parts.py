@@ -306,16 +306,19 @@ class RowDraws(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, for as many rows as the whole batch has where it draws."""
-        kwargs = kwargs or {}
-        if func in _LIKE and self._is_part(args[0].shape):
-            made = {"dtype": args[0].dtype, "device": args[0].device} | kwargs
-            made.pop("memory_format", None)  # rows first, as the whole is drawn
-            return self._draw(_LIKE[func], args[0].shape, made)
-        if func in _LIKE.values():
-            size = args[0] if args and not isinstance(args[0], int) else args
+        options = dict(kwargs or {})
+        if func in _LIKE:
+            like = args[0] if args else options.pop("input")
+            if self._is_part(like.shape):
+                made = {"dtype": like.dtype, "device": like.device} | options
+                made.pop("memory_format", None)  # rows first, as the whole is drawn
+                return self._draw(_LIKE[func], like.shape, made)
+        elif func in _LIKE.values():
+            given = args or (options.pop("size", ()),)
+            size = given[0] if isinstance(given[0], Sequence) else given
             if self._is_part(size):
-                return self._draw(func, size, kwargs)
-        return func(*args, **kwargs)
+                return self._draw(func, size, options)
+        return func(*args, **(kwargs or {}))
 
     def _draw(self, func: Any, size: Sequence[int], kwargs: dict[str, Any]) -> Tensor:
         whole: Tensor = func(self._total, *size[1:], **{"generator": self._generator} | kwargs)

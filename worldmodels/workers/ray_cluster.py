@@ -36,7 +36,7 @@ def connect(address: str, cpus: int) -> None:
         return
     where = address
     if address == "auto":
-        where = os.environ.get("RAY_ADDRESS", "auto")
+        where = os.environ.get("RAY_ADDRESS") or "auto"  # empty is unset, as for Ray
     _require_answer(address, where)
     local = {"num_cpus": cpus, "include_dashboard": False} if where == "local" else {}
     try:
@@ -58,7 +58,7 @@ def _require_answer(address: str, where: str) -> None:
     if host is None or port is None or parts.scheme not in ("", "ray"):
         raise ConfigError(
             f"workers.address={address}: is no address; give auto, local, host:port or"
-            " ray://host:port"
+            " ray://host:port, an IPv6 host in brackets"
         )
     try:
         socket.create_connection((host, port), timeout=_ANSWER_SECONDS).close()
@@ -70,7 +70,8 @@ def _require_answer(address: str, where: str) -> None:
     if "RAY_USE_TLS" in os.environ:
         return  # with certificates that only Ray has
     try:
-        with grpc.insecure_channel(f"{host}:{port}") as channel:
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        with grpc.insecure_channel(target) as channel:
             grpc.channel_ready_future(channel).result(timeout=_ANSWER_SECONDS)
     except grpc.FutureTimeoutError:
         raise ConfigError(

@@ -6,6 +6,7 @@ the job there and sends back what it wrote, which the pool writes to its place.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -93,7 +94,8 @@ def done_elsewhere(
     """
     with tempfile.TemporaryDirectory(prefix="worldmodels-") as folder:
         places: dict[Path, Path] = {}
-        for path, tree in ((path, tree) for some in trees for path, tree in some.items()):
+        distinct = {path: tree for some in trees for path, tree in some.items()}
+        for path, tree in distinct.items():
             places[path] = Path(folder, str(len(places)), path.name)
             places[path].parent.mkdir()
             for name, content in tree.items():
@@ -124,9 +126,13 @@ class Misplaced(Exception):
         self.error, self.places = error, dict(places)
 
     def corrected(self, line: str) -> str:
-        """A line about the exception, with the original paths in place of those of the copies."""
+        """A line about the exception, with the original paths in place of those of the copies.
+
+        So are paths beside them: a file has another name while it is written.
+        """
         for path, place in self.places.items():
-            line = line.replace(str(place), str(path))
+            copied = rf"{re.escape(str(place.parent))}(?!\d)"
+            line = re.sub(copied, lambda _, path=path: str(path.parent), line)
         return line
 
 
