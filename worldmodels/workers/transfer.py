@@ -131,8 +131,8 @@ class Misplaced(Exception):
         So are paths beside them: a file has another name while it is written.
         """
         for path, place in self.places.items():
-            copied = rf"{re.escape(str(place.parent))}(?!\d)"
-            line = re.sub(copied, lambda _, path=path: str(path.parent), line)
+            original = str(path.parent).replace("\\", r"\\")
+            line = re.sub(rf"{re.escape(str(place.parent))}(?!\d)", original, line)
         return line
 
 
