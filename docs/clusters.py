@@ -56,8 +56,10 @@ def simulated(record: dict[str, Any]) -> str:
         )
         for _, row in sorted(fastest.items())
     ]
-    header = ("workers", "environments in a job", "`controller.overlap`", "generations/hour")
-    header += ("doing jobs", "last job", "communication, update", "what limits")
+    header = [
+        *("workers", "environments in a job", "`controller.overlap`", "generations/hour"),
+        *("doing jobs", "last job", "communication, update", "what limits"),
+    ]
     return markdown_table(header, rows)
 
 
