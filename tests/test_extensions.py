@@ -107,6 +107,10 @@ def test_metrics_are_kept_where_a_tracker_fails(
     [
         (("logger.name=comet",), "logger.name=comet: unknown tracker 'comet'; choose one of csv,"),
         (("logger.name=broken",), "tracker broken: extra_broken:Lines cannot be imported (Value"),
+        (
+            ("logger=csv", "+logger.options.port=6006"),
+            "logger.options.port: logger=csv has no opti",
+        ),
         (("logger.name=hollow",), "logger.options: <class 'str'> has no dataclass Options"),
         (
             ("logger.name=lines", "+logger.options.port=6006"),

@@ -97,6 +97,11 @@ def start(
 def _find(logger: LoggerConfig) -> tuple[Any, dict[str, Any]] | None:
     """The class of the chosen tracker and its options."""
     if logger.name == NONE:
+        for key in logger.options:
+            raise ConfigError(
+                f"logger.options.{key}: logger={NONE} has no options; choose a tracker, or leave it"
+                " out"
+            )
         return None
     included = [module.name for module in iter_modules(__path__)]
     try:
