@@ -25,11 +25,13 @@ import json, os, stat, subprocess, sys
 from pathlib import Path
 from worldmodels.envs.carracing.compiled import SOURCES, forget_stale
 from worldmodels.envs.carracing.picture import kerb_color
+from worldmodels.worlds.kernels import uniform
 
 folder = Path(kerb_color.stats.cache_path)
 forget_stale(folder, SOURCES)
 kerb_color(1)
 told = {"folder": str(folder), "hits": sum(kerb_color.stats.cache_hits.values())}
+told["worlds"] = uniform.stats.cache_path
 told["given"] = os.environ.get("NUMBA_CACHE_DIR")
 if told["given"]:
     told["mode"] = stat.S_IMODE(os.stat(told["given"]).st_mode)
@@ -106,6 +108,7 @@ def test_without_a_folder_to_write_a_private_one_is_shared_and_removed(site: Pat
     assert told["mode"] == 0o700
     assert not Path(told["given"]).exists()
     assert told["child"]["folder"] == told["folder"]
+    assert Path(told["worlds"]).is_relative_to(told["given"])
     assert (told["hits"], told["child"]["hits"], told["child"]["errors"]) == (0, 1, "")
     (line,) = warnings
     assert told["folder"] in line
@@ -117,7 +120,8 @@ def test_the_users_own_folder_is_used(site: Path, tmp_path: Path) -> None:
     own = {"HOME": "/dev/null", "NUMBA_CACHE_DIR": str(tmp_path / "own")}
     told, warnings = use_a_kernel(site, own)
     assert (told["given"], warnings) == (own["NUMBA_CACHE_DIR"], [])
-    assert Path(told["folder"]).is_relative_to(own["NUMBA_CACHE_DIR"])
+    for folder in (told["folder"], told["worlds"]):
+        assert Path(folder).is_relative_to(own["NUMBA_CACHE_DIR"])
     assert use_a_kernel(site, own)[0]["hits"] == 1
 
 

@@ -92,5 +92,6 @@ class MDNRNN(MixtureDynamics):
         # float32 from here on: a forget gate near 1 is a long memory, which bfloat16 would round.
         gates = torch.addmm(gates, h.to(dtype), weight_hh.t()).float()
         enter, forget, cell, output = gates.chunk(4, dim=-1)  # (B, H) each
-        c = torch.sigmoid(forget) * c + torch.sigmoid(enter) * tanh(cell)
-        return torch.sigmoid(output) * tanh(c), c
+        # In place: fewer arrays compete for the cache.
+        c = torch.sigmoid(forget).mul_(c).add_(torch.sigmoid(enter).mul_(tanh(cell)))
+        return torch.sigmoid(output).mul_(tanh(c)), c

@@ -136,23 +136,23 @@ class _EzGreedyPolicy:
     ) -> None:
         self._policy, self._bursts, self._epsilon = policy, bursts, ez_greedy_epsilon
         self._noise = EpisodeNoise(seeds, BURST_STREAM, torch.device("cpu"))
-        self._left = torch.zeros(len(seeds), dtype=torch.int64)  # (N,) steps left of the burst
+        self._left = np.zeros(len(seeds), np.int64)  # (N,) steps left of the burst
         self._time = 0
 
     def act(self, features: Tensor) -> Tensor:
-        chance, lasts = self._noise.uniform(self._time, 2).unbind(1)  # (N,) each
-        left = (self._left - 1).clamp(min=0)
+        # By NumPy: on so few numbers an operation of PyTorch takes several times as long.
+        chance, lasts = self._noise.uniform(self._time, 2).numpy().T  # (N,) each
+        left = np.maximum(self._left - 1, 0)
         begins = (left == 0) & (chance < self._epsilon)
-        self._left = torch.where(begins, (lasts * LONGEST_BURST).long() + 1, left)
+        self._left = np.where(begins, (lasts * LONGEST_BURST).astype(np.int64) + 1, left)
         self._time += 1
-        bursting = (self._left > 0).unsqueeze(1).to(features.device)
+        bursting = torch.from_numpy(self._left > 0).unsqueeze(1).to(features.device)
         actions = self._policy.act(features)
         return torch.where(bursting, self._bursts.act(features).to(actions), actions)
 
     def keep(self, mask: np.ndarray) -> None:
-        index = torch.from_numpy(mask)
-        self._left = self._left[index]
-        self._noise.keep(index)
+        self._left = self._left[mask]
+        self._noise.keep(torch.from_numpy(mask))
         self._policy.keep(mask)
         self._bursts.keep(mask)
 

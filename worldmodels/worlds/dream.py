@@ -13,6 +13,7 @@ from worldmodels.models.dynamics import DynamicsModel, reset_rows, select_rows
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.spent import spending
 from worldmodels.worlds.noise import EpisodeNoise
+from worldmodels.worlds.sampling import sample
 from worldmodels.worlds.world import Step
 
 START_STREAM, MIXTURE_STREAM, NORMAL_STREAM = 1, 2, 3
@@ -102,7 +103,7 @@ class DreamWorld:
             prediction = self._dynamics.predict(self._state)
             uniform = self._uniform.uniform(self._time, size)
             normal = self._normal.normal(self._time, size)
-            self._latents = prediction.latent.sample(uniform, normal, self._temperature)
+            self._latents = sample(prediction.latent, uniform, normal, self._temperature)
         self._actions = actions
         self._time = self._time + 1
         terminated = (prediction.termination > 0).cpu().numpy()
