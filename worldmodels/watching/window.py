@@ -96,7 +96,7 @@ class Window:
         if insight is not None:
             top = _PICTURE + 2 * _GAP
             panels = {
-                "what the agent sees": insight.frame,
+                "agent's input": insight.frame,
                 "reconstruction": insight.reconstruction,
                 "expected next": insight.expected,
             }

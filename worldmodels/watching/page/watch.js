@@ -63,18 +63,17 @@ class WatchView {
     for (const id of ["insight", "expects", "influences", "controller"]) element(id).hidden = !about.agent;
     element("help").textContent =
       `Keys: ${Object.keys(keys.keys).map(sign).join(" ")} drive and take over, space pauses, S steps,`
-      + ` R restarts, N begins the next episode${about.agent ? ", C hands back to the controller" : ""}.`
-      + (about.agent ? " Influences are weights times features, before the bounds of an action." : "");
+      + ` R restarts, N begins the next episode${about.agent ? ", C hands back to the controller" : ""}.`;
     this.listen();
   }
 
   influenceList(name) {
     const part = document.createElement("div");
-    const title = document.createElement("h2");
+    const title = document.createElement("h3");
     const list = document.createElement("ol");
-    title.textContent = `What moves ${name}`;
+    title.textContent = name;
     part.append(title, list);
-    element("influences").append(part);
+    element("lists").append(part);
     return list;
   }
 
