@@ -38,7 +38,7 @@ FEW_FRAMES = ("rollouts.max_steps=12", "vae.batch_size=256")
 WARM = multiprocessing.get_context("forkserver")
 """Processes that are forked from one that has imported the stages."""
 WARM.set_forkserver_preload(
-    [f"worldmodels.stages.{stage}" for stage in ("chain", "iterate", "inspect")]
+    [f"worldmodels.stages.{stage}" for stage in ("chain", "iterate", "inspect", "watch")]
 )
 
 
@@ -156,6 +156,13 @@ def paused(
         wait_for(lambda: program.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
         assert program.status() == psutil.STATUS_STOPPED, running.output + running.errors
         yield running
+
+
+@contextlib.contextmanager
+def running(folder: Path, *overrides: str) -> Iterator[Running]:
+    """The program as `run` runs it, while it runs; killed in the end."""
+    with _running([*overrides, f"data={folder}"], environment(), None) as program:
+        yield program
 
 
 @contextlib.contextmanager
