@@ -171,6 +171,8 @@ def _running(
 ) -> Iterator[Running]:
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name, stream) for stream in ("stdout", "stderr")]
+        for file in files:
+            file.touch()
         process = WARM.Process(target=_program, args=(words, env, files, at_write))
         process.start()
         try:

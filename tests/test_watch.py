@@ -53,9 +53,9 @@ def test_an_episode_is_that_of_an_evaluation_with_the_same_seed(tmp_path: Path) 
         assert last["expected"] is None
         assert page.next() is None, "the program goes on after its only episode"
         assert program.wait() == 0
-    assert program.errors == ""
-    assert f"watch: seed {seed}: return {last['return']:.2f}, truncated" in program.output
-    assert "pygame" not in program.output
+        assert program.errors == ""
+        assert f"watch: seed {seed}: return {last['return']:.2f}, truncated" in program.output
+        assert "pygame" not in program.output
     assert not (tmp_path / "b").exists()
 
 
@@ -103,14 +103,14 @@ def test_a_page_steers_the_episode(tmp_path: Path) -> None:
         while page.next() is not None:
             pass
         assert program.wait() == 0
-    assert program.errors == ""
+        assert program.errors == ""
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The address of a page that rests, without an agent."""
     data = tmp_path_factory.mktemp("served")
-    with running(data, *GATE, gate(data, open_=True), "env.max_steps=100000") as program:
+    with running(data, *GATE, gate(data)) as program:
         yield address(program)
         program.send(signal.SIGTERM)
         assert program.wait() == 0
@@ -129,9 +129,8 @@ GATE = (
 )
 
 
-def gate(data: Path, open_: bool) -> str:
-    if open_:
-        (data / "open").touch()
+def gate(data: Path) -> str:
+    (data / "open").touch()
     return f"env.kwargs.folder={data}"
 
 
@@ -209,11 +208,11 @@ def drive(page: Page, seed: int | None = None) -> View:
 
 
 def test_episodes_of_a_person_are_rollouts_that_stages_train_on(tmp_path: Path) -> None:
-    words, rollouts = (*GATE, gate(tmp_path, open_=True)), tmp_path / "people/rollouts"
+    words, rollouts = (*GATE, gate(tmp_path)), tmp_path / "people/rollouts"
     with running(tmp_path, *words) as program:
         page = Page(address(program))
         first = drive(page)
-        assert page.view(lambda view: view["recorded"] == 1)
+        assert first["recorded"] == 1
         page.view(lambda view: view["waiting"])
         program.send(signal.SIGKILL)  # an episode later than the recorded one
         program.wait()
@@ -244,7 +243,7 @@ def test_episodes_of_a_person_are_rollouts_that_stages_train_on(tmp_path: Path) 
 
 
 def test_nothing_is_left_where_nothing_was_recorded(tmp_path: Path) -> None:
-    with running(tmp_path, *GATE, gate(tmp_path, open_=True)) as program:
+    with running(tmp_path, *GATE, gate(tmp_path)) as program:
         page = Page(address(program))
         assert page.view()["recorded"] == 0
         program.send(signal.SIGINT)
@@ -253,12 +252,12 @@ def test_nothing_is_left_where_nothing_was_recorded(tmp_path: Path) -> None:
 
 
 def test_rewards_that_are_not_finite_are_shown_and_not_recorded(tmp_path: Path) -> None:
-    words = (*GATE, gate(tmp_path, open_=True), "env.id=gate_env:Boundless-v0", "watch.episodes=1")
+    words = (*GATE, gate(tmp_path), "env.id=gate_env:Boundless-v0", "watch.episodes=1")
     with running(tmp_path, *words) as program:
         last = drive(Page(address(program)))
         assert (last["reward"], last["return"], last["recorded"]) == (None, None, 0)
         assert program.wait() == 0
-    assert "not finite: not recorded" in program.output
+        assert "not finite: not recorded" in program.output
     assert not (tmp_path / "people/rollouts").exists()
 
 

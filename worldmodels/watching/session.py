@@ -172,16 +172,20 @@ class Session:
         self._changed = True
 
     def run(self, viewer: Viewer) -> None:
-        """Play until SIGINT, SIGTERM, or the last episode's end has been shown.
+        """Play until SIGINT, SIGTERM, or the last episode's end has been shown. Time rests while
+        nobody watches.
+
+        Args:
+            viewer: that shows the views.
 
         Raises:
             ArtifactError: an episode could not be recorded.
         """
         self.skip()
         while not (self._over or interrupts.requested()):
-            self._obey()
+            self._obey(resting=self._paused or self._waiting or not viewer.watching)
             viewer.attend()
-            if self._is_due():
+            if self._is_due(viewer.watching):
                 if self._game.ended:
                     if self._left == 0:
                         return
@@ -192,11 +196,10 @@ class Session:
                 self._changed = False
                 viewer.show(self._view())
 
-    def _obey(self) -> None:
+    def _obey(self, resting: bool) -> None:
         """Carry out what was asked for, or wait for it until the next step is due."""
-        resting = self._paused or self._waiting
         left = _POLL if resting or self._single else self._due - time.monotonic()
-        wait = 0.0 if self._single or self._changed else min(max(left, 0.0), _POLL)
+        wait = 0.0 if self._single else min(max(left, 0.0), _POLL)
         try:
             self._posted.get(timeout=wait)()
             while True:
@@ -204,12 +207,13 @@ class Session:
         except queue.Empty:
             return
 
-    def _is_due(self) -> bool:
+    def _is_due(self, watched: bool) -> bool:
         """Whether a step, or the next episode, comes now."""
         if self._single:
             self._single = False
             return not self._game.ended
-        return not self._paused and not self._waiting and time.monotonic() >= self._due
+        rests = self._paused or self._waiting or not watched
+        return not rests and time.monotonic() >= self._due
 
     def _begin(self, seed: int) -> None:
         self._game.begin(seed)
