@@ -126,6 +126,7 @@ class Session:
         self._recording, self._left = recording, episodes
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pressed: tuple[str, ...] = ()
+        self._tapped: tuple[str, ...] = ()  # pressed since the last step, perhaps released again
         self._paused = self._waiting = self._single = self._changed = self._over = False
         self._due = 0.0
 
@@ -136,15 +137,17 @@ class Session:
     def drive(self, driver: Driver) -> None:
         """Hand over to another driver; the controller only drives where there is an agent."""
         if driver is Driver.you or self._agent:
-            self._driver, self._changed = driver, True
+            self._driver, self._tapped, self._changed = driver, (), True
             self._waiting = self._waiting and driver is Driver.you
 
     def press(self, keys: Sequence[str]) -> None:
-        """The keys that a person holds now, the latest last; a new one takes over from the
-        controller."""
+        """The keys that a person holds now, the latest last. A new one takes over from the
+        controller, and acts in one step at least, however soon it is released."""
         keys = tuple(key for key in keys if key in self._controls.keys)
-        if set(keys) - set(self._pressed):
+        fresh = tuple(key for key in keys if key not in self._pressed)
+        if fresh:
             self._driver, self._waiting = Driver.you, False
+        self._tapped += fresh
         self._pressed, self._changed = keys, True
 
     def pause(self, paused: bool) -> None:
@@ -218,7 +221,7 @@ class Session:
     def _begin(self, seed: int) -> None:
         self._game.begin(seed)
         self._waiting = self._driver is Driver.you
-        self._driven = 0
+        self._driven, self._tapped = 0, ()
         self._recorder = None if self._recording is None else EpisodeRecorder()
         if self._recorder is not None:
             self._recorder.begin(self._game.world)
@@ -227,6 +230,7 @@ class Session:
     def _advance(self) -> None:
         """Take one step; what was missed of the pace is lost."""
         game, action = self._game, self._action()
+        self._tapped = ()
         period = 1 / game.rate
         self._due = max(self._due + period, time.monotonic())
         self._driven += self._driver is Driver.you
@@ -258,7 +262,8 @@ class Session:
     def _action(self) -> np.ndarray:
         """The next action of the present driver, (A,) float32."""
         if self._driver is Driver.you:
-            return self._controls.action(self._pressed, self._game.actions.bounds)
+            released = tuple(key for key in self._tapped if key not in self._pressed)
+            return self._controls.action(released + self._pressed, self._game.actions.bounds)
         return self._game.choose()
 
     def _view(self) -> View:

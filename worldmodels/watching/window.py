@@ -10,6 +10,7 @@ import numpy as np
 import pygame
 
 from worldmodels.errors import DisplayError
+from worldmodels.system.environment import variables
 from worldmodels.watching.session import Driver, Session, View
 
 _GAP, _PANEL, _PICTURE, _LINE = 10, 256, 400, 22
@@ -45,7 +46,8 @@ class Window:
         self._pressed: list[str] = []
         self._paused = False
         try:
-            pygame.display.init()
+            with variables(SDL_VIDEODRIVER="x11"):  # SDL would go on without a display
+                pygame.display.init()
             self._screen = pygame.display.set_mode(_SIZE)
         except pygame.error as error:
             raise DisplayError(
