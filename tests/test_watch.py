@@ -40,8 +40,16 @@ def pixels(url: str) -> np.ndarray:
 
 def test_an_episode_is_that_of_an_evaluation_with_the_same_seed(tmp_path: Path) -> None:
     agent, seed = f"model={AGENT}", 7
-    evaluate = ("stage=evaluate", "evaluate.episodes=1", "evaluate.video=false", ALONE)
-    done = run(tmp_path, *evaluate, agent, *BRIEF, f"evaluate.first_seed={seed}", "run=a")
+    evaluate = ("stage=evaluate", "env.engine=gymnasium", "evaluate.video=false", ALONE)
+    done = run(
+        tmp_path,
+        *evaluate,
+        agent,
+        *BRIEF,
+        "evaluate.episodes=1",
+        f"evaluate.first_seed={seed}",
+        "run=a",
+    )
     assert done.returncode == 0, done.stderr
     scores = read_json(tmp_path / "a/evaluate/scores.json")["agent"]
     words = (*WATCH, agent, *BRIEF, f"watch.first_seed={seed}", "watch.episodes=1", "run=b")

@@ -36,6 +36,8 @@ _HEARTBEAT = 5.0
 """Seconds without a view after which an empty line tells whether a page is still there."""
 _SILENCE = 30.0
 """Seconds after which a page that takes nothing is given up."""
+_FAREWELL = 2.0
+"""Seconds that the end of the program waits for pages to take the last event."""
 _LONGEST_REQUEST = 4096
 _HOST = r"(127\.0\.0\.1|localhost)(:\d+)?"
 
@@ -77,10 +79,12 @@ class Feed:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let every page know that no further view comes."""
+        """Let every page know that no further view comes; does not wait long for those that do not
+        read."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            self._changed.wait_for(lambda: self.pages == 0, _FAREWELL)
 
     def enter(self) -> int | None:
         """Count a page that begins to take views: the number to begin `next` with; None where there
@@ -95,6 +99,7 @@ class Feed:
         """Count a page that has gone; whether it was the last."""
         with self._changed:
             self.pages -= 1
+            self._changed.notify_all()
             return self.pages == 0
 
     def next(self, after: int) -> tuple[int, bytes]:
