@@ -24,23 +24,9 @@ from watching import address
 
 from worldmodels.data.shards import Shard
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 HOSTILE = "<script>document.title=1<"
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Chromium, without a window."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("chromium is not installed")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 class Opened:
@@ -154,13 +140,11 @@ def test_a_person_records_on_the_page(browser: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def port() -> int:
-    """A free one, where everything is installed that VNC takes."""
+    """A free one of those that docker/vnc.sh takes, where everything is installed for it."""
     for program in ("Xvfb", "x11vnc", "xauth", "vncsnapshot"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        number: int = free.getsockname()[1]
-    return number
+    return next(number for number in range(5990, 59535) if not listens(number))
 
 
 @contextmanager
@@ -171,8 +155,9 @@ def virtual(
     env = environment() | {"WORLDMODELS_VNC_PORT": str(port), "HOME": str(data)} | variables
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
     line = [str(ROOT / "docker/vnc.sh"), "stage=watch", *words, f"data={data}"]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(line, text=True, env=env, **streams) as program:
+    with subprocess.Popen(
+        line, text=True, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as program:
         try:
             assert program.stderr is not None
             assert program.stderr.readline() == f"vnc.sh: VNC server on 127.0.0.1:{port}\n"
