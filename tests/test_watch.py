@@ -222,7 +222,8 @@ def test_episodes_of_a_person_are_rollouts_that_stages_train_on(tmp_path: Path) 
         page = Page(address(program))
         first = drive(page)
         assert first["recorded"] == 1
-        page.view(lambda view: view["waiting"])
+        page.ask(restart=True)
+        assert page.view(lambda view: view["waiting"])["seed"] != first["seed"]
         program.send(signal.SIGKILL)  # an episode later than the recorded one
         program.wait()
     (rollouts / "shard-00001.h5").write_bytes(b"half")

@@ -89,7 +89,7 @@ class Recording:
         self._files.append(Listed(path, made_by=str(self._attrs["made_by"])))
         self._seeds.add(episode.seed)
         self._finish()
-        say(f"watch: recorded {path} ({self.count} episodes)")
+        say(f"watch: recorded episode {self.count} in {path}")
 
     def __enter__(self) -> Recording:
         return self

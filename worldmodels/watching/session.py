@@ -159,8 +159,11 @@ class Session:
         self._paused, self._single, self._waiting = True, True, False
 
     def restart(self) -> None:
-        """Begin the episode again."""
-        self._begin(self._game.seed)
+        """Begin the episode again; the next one, where this one is recorded already."""
+        if self._recording is not None and self._game.ended:
+            self.skip()
+        else:
+            self._begin(self._game.seed)
 
     def skip(self) -> None:
         """Begin the next episode."""
@@ -190,7 +193,7 @@ class Session:
             viewer.attend()
             if self._is_due(viewer.watching):
                 if self._game.ended:
-                    if self._left == 0:
+                    if self._is_last():
                         return
                     self.skip()
                 else:
@@ -216,7 +219,11 @@ class Session:
             self._single = False
             return not self._game.ended
         rests = self._paused or self._waiting or not watched
-        return not rests and time.monotonic() >= self._due
+        return (not rests or self._is_last()) and time.monotonic() >= self._due
+
+    def _is_last(self) -> bool:
+        """Whether the last episode has ended."""
+        return self._game.ended and self._left is not None and self._left <= 0
 
     def _begin(self, seed: int) -> None:
         self._game.begin(seed)
