@@ -10,6 +10,7 @@ import urllib.request
 from base64 import b64decode
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,14 @@ from waiting import HANG_SECONDS
 from watching import Page, View, address, post
 
 from worldmodels import seeds
+from worldmodels.agents.folder import read_agent
 from worldmodels.data.episodes import EpisodeSet
+from worldmodels.envs.engines import EnvSpec
 from worldmodels.files.atomic import read_json
 from worldmodels.models.controller import Controllers, ControllerSpec
+from worldmodels.watching.game import Game
 from worldmodels.watching.server import MOST_PAGES, PAGE, SHARED
+from worldmodels.worlds.specs import RealWorldSpec
 
 AGENT = Path(__file__).resolve().parent.parent / "pretrained" / "carracing"
 WATCH = ("stage=watch", "watch.port=0", "device=cpu")
@@ -294,6 +299,43 @@ def test_influences_of_a_hidden_layer_are_gradient_times_feature() -> None:
     torch.testing.assert_close(
         controllers.influences(features)[..., 0], expected, rtol=1e-3, atol=1e-4
     )
+
+
+@pytest.mark.parametrize(
+    ("engine", "state"), [("gymnasium", ()), ("native", ("h",)), ("gymnasium", ("c", "h"))]
+)
+def test_a_game_follows_agents_of_other_features_and_layers(
+    engine: str, state: tuple[str, ...]
+) -> None:
+    agent = read_agent(AGENT)
+    features = replace(agent.config.features, state=state, updated=True, sampled=False)
+    layers = replace(agent.config.controller, hidden_units=3)
+    size = layers.size(features.size(agent.encoder.latent_size, agent.dynamics))
+    parameters = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    config = replace(agent.config, features=features, controller=layers)
+    spec = RealWorldSpec(
+        EnvSpec(engine=engine, max_steps=3),
+        encoder=AGENT / "vae.safetensors",
+        dynamics=AGENT / "rnn.safetensors",
+        features=features,
+    )
+    game = Game(spec, replace(agent, parameters=parameters, config=config))
+    with closing(game):
+        game.begin(3)
+        while not game.ended:
+            action = game.choose()
+            insight = game.insight(action)
+            assert insight is not None
+            assert insight.expected is not None
+            assert insight.expected.shape == insight.frame.shape == (64, 64, 3)
+            names = {one.feature[0] for one in insight.influences[0]}
+            assert names <= {"z", *state}
+            assert game.picture.shape == ((96, 96, 3) if engine == "gymnasium" else (64, 64, 3))
+            game.step(action)
+        assert (game.time, game.truncated) == (3, True)
+        last = game.insight(action)
+        assert last is not None
+        assert last.expected is None
 
 
 # Refusals

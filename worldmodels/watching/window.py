@@ -113,7 +113,8 @@ class Window:
         """The text beside the picture."""
         names = self._about["controls"]["names"]
         lines = [
-            f"{self._about['name']}, {self._about['environment']}",
+            self._about["name"],
+            self._about["environment"],
             f"seed {view.seed}, step {view.step}",
             f"reward {view.reward:.2f}, return {view.total:.1f}",
             "you drive" if view.driver is Driver.you else "the controller drives",
