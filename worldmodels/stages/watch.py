@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from worldmodels import seeds
 from worldmodels.agents.folder import Agent, read_agent
 from worldmodels.config.choices import Display
@@ -31,6 +33,7 @@ def run(context: Context) -> None:
         ConfigError: the port cannot be used, or the agent does not fit the environment.
         DisplayError: there is no display for the window.
     """
+    torch.set_num_threads(1)  # as workers have: the same episodes, and a batch of one gains by none
     config = context.config.watch
     in_window = context.config.display is Display.forward
     with ExitStack() as stack:
@@ -73,7 +76,6 @@ def _agent(context: Context) -> Path | None:
 
     Raises:
         ArtifactError: it is missing or damaged.
-        ConfigError: it was trained in another environment.
     """
     inputs, config = context.inputs, context.config
     named = inputs.model is not None or context.published is not None
@@ -84,7 +86,12 @@ def _agent(context: Context) -> Path | None:
 
 
 def _game(context: Context, folder: Path | None, agent: Agent | None) -> Game:
-    """The environment, seen through the agent's models."""
+    """The environment, seen through the agent's models.
+
+    Raises:
+        ArtifactError: a file of a model is damaged.
+        ConfigError: the agent was trained in another environment, or this one cannot be made.
+    """
     runtime, engine = context.runtime, context.config.watch.engine
     if folder is None or agent is None:
         return Game(runtime.real(engine), None)
