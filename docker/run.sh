@@ -4,6 +4,7 @@
 #   docker/run.sh --build                                build the image (again, after an edit)
 #   docker/run.sh stage=all preset=quick                 run a command, on the GPU if there is one
 #   DISPLAY= docker/run.sh stage=...                     without this machine's display
+#   docker/run.sh --vnc stage=watch model=...            a window that VNC shows: docker/vnc.sh
 #   CUDA_VISIBLE_DEVICES=1 docker/run.sh stage=...       on one GPU of several; empty: on the CPU
 #
 # AWS_*, WANDB_* and the entry point's own variables are passed on (docker/entrypoint.sh). The exit
@@ -32,6 +33,11 @@ if [[ ${1:-} == --build ]]; then
     docker build --file "$root/docker/Dockerfile" --tag "$IMAGE" \
         --build-arg "COMMIT=$commit" --label "org.opencontainers.image.revision=$commit" "$root"
     [[ $# -gt 0 ]] || exit 0
+fi
+vnc=no
+if [[ ${1:-} == --vnc ]]; then
+    shift
+    vnc=yes
 fi
 # Without this check docker would pull another project's image of this name from Docker Hub.
 docker image inspect "$IMAGE" >/dev/null 2>&1 || {
@@ -62,8 +68,23 @@ if [[ -n ${CUDA_VISIBLE_DEVICES-all} ]]; then
     fi
 fi
 
+# Over the host's network, the server in the container listens on the loopback of this machine.
+if [[ $vnc == yes ]]; then
+    options+=(--network host --entrypoint /workspace/docker/vnc.sh --env WORLDMODELS_VNC_PORT)
+    password=${WORLDMODELS_VNC_PASSWORD_FILE-}
+    if [[ -n $password ]]; then
+        [[ -s $password ]] || {
+            say "WORLDMODELS_VNC_PASSWORD_FILE=$password: has no password to read"
+            exit 1
+        }
+        options+=(--volume "$(realpath -- "$password"):/tmp/vnc-password:ro")
+        options+=(--env WORLDMODELS_VNC_PASSWORD_FILE=/tmp/vnc-password)
+    fi
+fi
+
 # The program starts its own display when it needs one and is given none (display=auto).
 display=${DISPLAY-}
+[[ $vnc == no ]] || display=
 for argument; do
     case $argument in
         display=xvfb | display=none) display= ;;

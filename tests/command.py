@@ -38,7 +38,7 @@ FEW_FRAMES = ("rollouts.max_steps=12", "vae.batch_size=256")
 WARM = multiprocessing.get_context("forkserver")
 """Processes that are forked from one that has imported the stages."""
 WARM.set_forkserver_preload(
-    [f"worldmodels.stages.{stage}" for stage in ("chain", "iterate", "inspect")]
+    [f"worldmodels.stages.{stage}" for stage in ("chain", "iterate", "inspect", "watch")]
 )
 
 
@@ -159,11 +159,20 @@ def paused(
 
 
 @contextlib.contextmanager
+def running(folder: Path, *overrides: str) -> Iterator[Running]:
+    """The program as `run` runs it, while it runs; killed in the end."""
+    with _running([*overrides, f"data={folder}"], environment(), None) as program:
+        yield program
+
+
+@contextlib.contextmanager
 def _running(
     words: list[str], env: dict[str, str], at_write: tuple[int, signal.Signals] | None
 ) -> Iterator[Running]:
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name, stream) for stream in ("stdout", "stderr")]
+        for file in files:
+            file.touch()
         process = WARM.Process(target=_program, args=(words, env, files, at_write))
         process.start()
         try:

@@ -3,8 +3,9 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import ALONE, run, unmeasured
@@ -18,7 +19,7 @@ SIMULATING = {
     *("test_agents", "test_api", "test_carracing", "test_carracing_vector", "test_commands"),
     *("test_cores", "test_docs", "test_envs", "test_integrity", "test_new_environment"),
     *("test_overwrite", "test_page", "test_portable", "test_pretrained", "test_resume"),
-    *("test_plan", "test_store"),
+    *("test_plan", "test_store", "test_watch"),
 }
 """Files whose tests run the compiled simulator, as all tests do that use `smoke`."""
 
@@ -117,3 +118,16 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 def commands(tmp_path: Path) -> Commands:
     """An empty folder of stand-ins for commands."""
     return Commands(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, without a window."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

@@ -49,4 +49,13 @@ class Gate(gymnasium.Env[Frame, NDArray[np.float32]]):
         return np.kron(small, np.ones((8, 8, 1), np.uint8))
 
 
+class Boundless(Gate):
+    """A gate whose rewards are not finite."""
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
+        frame, _, terminated, truncated, info = super().step(action)
+        return frame, float("nan"), terminated, truncated, info
+
+
 gymnasium.register("Gate-v0", "gate_env:Gate")
+gymnasium.register("Boundless-v0", "gate_env:Boundless")

@@ -15,7 +15,7 @@ from waiting import HANG_SECONDS, wait_for
 
 
 def test_scripts_and_dockerfile_pass_their_linters() -> None:
-    lint("shellcheck", "docker/run.sh", "docker/entrypoint.sh")
+    lint("shellcheck", "docker/run.sh", "docker/entrypoint.sh", "docker/vnc.sh")
     lint("hadolint", "docker/Dockerfile")
 
 
@@ -232,6 +232,30 @@ def test_display_is_not_forwarded_against_the_users_wish(docker: Commands, displ
     assert program == [display]
 
 
+def test_vnc_runs_on_the_network_of_this_machine_without_its_display(docker: Commands) -> None:
+    docker.env |= {"DISPLAY": ":1", "WORLDMODELS_VNC_PORT": "5901"}
+    options, program, _ = docker_run(docker, "--vnc", "stage=watch")
+    assert has(options, "--network", "host")
+    assert has(options, "--entrypoint", "/workspace/docker/vnc.sh")
+    assert has(options, "--env", "WORLDMODELS_VNC_PORT")
+    assert not has(options, "--env", "DISPLAY")
+    assert not any("X11" in word or "vnc-password" in word for word in options)
+    assert program == ["stage=watch"]
+
+
+def test_a_password_for_vnc_is_a_file_that_the_container_reads(docker: Commands) -> None:
+    password = Path(docker.env["FOLDER"]) / "password"
+    docker.env["WORLDMODELS_VNC_PASSWORD_FILE"] = str(password)
+    done = docker.run("docker/run.sh", "--vnc", "stage=watch", cwd=password.parent)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"WORLDMODELS_VNC_PASSWORD_FILE={password}: has no password" in done.stderr
+    password.write_text("very-secret")
+    options, _, _ = docker_run(docker, "--vnc", "stage=watch")
+    assert has(options, "--volume", f"{password}:/tmp/vnc-password:ro")
+    assert has(options, "--env", "WORLDMODELS_VNC_PASSWORD_FILE=/tmp/vnc-password")
+    assert "very-secret" not in docker.calls_file.read_text()
+
+
 def test_secrets_are_passed_by_name(docker: Commands) -> None:
     names = ("WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "WORLDMODELS_SHUTDOWN")
     docker.env |= dict.fromkeys(names, "very-secret")
@@ -303,3 +327,35 @@ esac""",
         assert process.wait(timeout=HANG_SECONDS) == 75
     finally:
         process.kill()
+
+
+# docker/vnc.sh
+
+
+def test_a_missing_program_of_vnc_is_named(commands: Commands) -> None:
+    (commands.bin / "bash").symlink_to(shutil.which("bash") or "")
+    (commands.bin / "env").symlink_to(shutil.which("env") or "")
+    commands.add("Xvfb", "")
+    commands.env["PATH"] = str(commands.bin)
+    done = commands.run(str(ROOT / "docker/vnc.sh"), "stage=watch")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "x11vnc is not installed: run apt-get install" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("PORT", "80", "choose 1024 to 59535"),
+        ("PORT", "five", "choose 1024 to 59535"),
+        ("PASSWORD_FILE", "/nowhere", "has no password to read"),
+    ],
+)
+def test_a_wrong_variable_of_vnc_is_named(
+    commands: Commands, variable: str, value: str, said: str
+) -> None:
+    for program in ("Xvfb", "x11vnc", "xauth"):
+        commands.add(program, "")
+    commands.env[f"WORLDMODELS_VNC_{variable}"] = value
+    done = commands.run("docker/vnc.sh", "stage=watch")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"WORLDMODELS_VNC_{variable}={value}: {said}" in done.stderr

@@ -15,11 +15,11 @@ from command import error_line, run
 from shell import Commands
 from torch import Tensor
 
-from worldmodels.agents.folder import AgentConfig, load_config, read_agent, save_config
-from worldmodels.envs.action_spec import BoxActions, DiscreteActions
+from worldmodels.agents.folder import load_config, read_agent, save_config
+from worldmodels.envs.action_spec import ActionBounds, BoxActions, DiscreteActions
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.export import onnxruntime_web
-from worldmodels.export.controls import controls_of
+from worldmodels.export.controls import Controls, controls_of
 from worldmodels.export.graphs import graphs_of
 from worldmodels.export.onnx_files import TOLERANCE, write_graph
 from worldmodels.files import weights
@@ -98,12 +98,16 @@ def test_an_agent_without_first_latents_is_one_line(tmp_path: Path) -> None:
 
 
 def controlled(actions: Any, env_id: str = "Some-v0") -> Any:
-    config: AgentConfig = load_config(PRETRAINED / "carracing")
-    return controls_of(replace(config, actions=actions, env_id=env_id))
+    return controls_of(env_id, actions.bounds)
+
+
+def shipped(name: str) -> tuple[Controls, ActionBounds]:
+    config = load_config(PRETRAINED / name)
+    return controls_of(config.env_id, config.actions.bounds), config.actions.bounds
 
 
 def test_the_arrow_keys_drive_a_car() -> None:
-    controls = controls_of(load_config(PRETRAINED / "carracing"))
+    controls, bounds = shipped("carracing")
     assert controls.names == ("steering", "gas", "brake")
     assert controls.rest == (0.0, 0.0, 0.0)
     assert controls.keys == {
@@ -112,10 +116,14 @@ def test_the_arrow_keys_drive_a_car() -> None:
         "ArrowUp": (0.0, 1.0, 0.0),
         "ArrowDown": (0.0, 0.0, 1.0),
     }
+    assert controls.action([], bounds).tolist() == [0, 0, 0]
+    assert controls.action(["ArrowLeft", "ArrowUp", "x"], bounds).tolist() == [-1, 1, 0]
+    assert controls.action(["ArrowLeft", "ArrowRight"], bounds).tolist() == [0, 0, 0]
+    assert controls.action(["ArrowUp", "ArrowUp"], bounds).tolist() == [0, 1, 0]
 
 
 def test_take_cover_moves_left_and_right() -> None:
-    controls = controls_of(load_config(PRETRAINED / "takecover"))
+    controls, _ = shipped("takecover")
     assert controls.names == ("movement",)
     assert controls.keys == {"ArrowLeft": (-1.0,), "ArrowRight": (1.0,)}
 
@@ -125,6 +133,8 @@ def test_digits_choose_discrete_actions() -> None:
     assert controls.names == ("action 1", "action 2", "action 3")
     assert controls.rest == (1.0, 0.0, 0.0)
     assert controls.keys["3"] == (0.0, 0.0, 1.0)
+    bounds = DiscreteActions(3).bounds
+    assert controls.action(["3", "2"], bounds).tolist() == [0, 1, 0], "the latest key"
 
 
 def test_other_boxes_have_keys_for_their_first_two_numbers() -> None:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from shutil import which
 
 from worldmodels import trackers
-from worldmodels.config.choices import Backend, Engine, Stage
+from worldmodels.config.choices import Backend, Display, Engine, Stage
 from worldmodels.config.schema import Config, parts
 from worldmodels.config.stores import MODULES, protocol
 from worldmodels.errors import ConfigError, install
@@ -28,7 +28,7 @@ EXTRAS = {
 }
 """The extra that installs a module."""
 
-PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "wandb": "wandb"}
+PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "pygame": "pygame", "wandb": "wandb"}
 """The package that has a module, of those that every installation should have."""
 
 EXPORTING = (Stage.export, Stage.play)
@@ -104,5 +104,9 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
             yield f"stage={stage.name}", module
     if stage in EVALUATING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"
+    if stage is Stage.watch and config.watch.engine is Engine.envpool:
+        yield "watch.engine=envpool", "envpool"
+    if stage is Stage.watch and config.display is Display.forward:
+        yield "display=forward", "pygame"
     if stage in EVALUATING and config.evaluate.video:
         yield "evaluate.video=true", "imageio_ffmpeg"

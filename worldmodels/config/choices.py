@@ -20,6 +20,7 @@ class Stage(Enum):
     iterate = "iterate"
     export = "export"
     play = "play"
+    watch = "watch"
     plan = "plan"
     doctor = "doctor"
 

@@ -30,6 +30,7 @@ from worldmodels.config.sections import (
     RolloutsConfig,
     TrainerConfig,
     VAEConfig,
+    WatchConfig,
     WorkersConfig,
 )
 
@@ -57,9 +58,9 @@ class Config:
     """Where the models run; auto is cuda where there is a GPU, else cpu."""
     display: Display = Display.auto
     """X display of an environment that needs one: auto starts Xvfb where $DISPLAY is unset, xvfb
-    always, forward uses $DISPLAY, none draws without."""
+    always, forward uses $DISPLAY, where stage=watch then opens a window, none draws without."""
     model: str | None = None
-    """Folder of the trained agent that stage=evaluate, stage=export and stage=play use."""
+    """Folder of the trained agent that stage=evaluate, watch, export and play use."""
     format: ExportFormat = ExportFormat.onnx
     """What stage=export writes: onnx, graphs for ONNX Runtime; web, a page that runs them."""
     overwrite: bool = False
@@ -78,6 +79,7 @@ class Config:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     iterate: IterateConfig = field(default_factory=IterateConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
+    watch: WatchConfig = field(default_factory=WatchConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)

@@ -251,6 +251,23 @@ class PlayConfig:
 
 
 @dataclass
+class WatchConfig:
+    """An agent or a person in the environment: stage=watch."""
+
+    engine: Engine = Engine.gymnasium
+    """Simulator, as env.engine."""
+    port: int = number(8001, 0, 65_535)
+    """Port on 127.0.0.1 of the page; 0: a free one."""
+    first_seed: int = number(0, 0, seeds.EVALUATION_END - 1)
+    """Seed of the first episode; the next has the next seed."""
+    episodes: int | None = number(None, 1, 100_000)
+    """Episodes after which the stage ends; null: it goes on until Ctrl-C."""
+    record: bool = False
+    """Write the episodes in which a person drives as the run's rollouts; their seeds are those of
+    collection."""
+
+
+@dataclass
 class TrainerConfig:
     """Training of the networks."""
 

@@ -27,6 +27,8 @@ SHORT = f"""{TITLE}
                                                         the shipped agent
   python -m worldmodels stage=play model=pretrained/carracing
                                                         drive in its learned model, in a browser
+  python -m worldmodels stage=watch model=pretrained/carracing
+                                                        see it drive, and take over
   python -m worldmodels stage=plan preset=paper         time, memory, disk, money it would take
   python -m worldmodels stage=doctor                    versions, hardware, optional packages
   python -m worldmodels --help                          all stages, presets and keys
@@ -44,6 +46,7 @@ STAGES = {
     Stage.inspect: "statistics of the collected data, and a contact sheet",
     Stage.export: "write an agent as ONNX, or as a web page (format=)",
     Stage.play: "write the page, and serve it on this machine: play in the learned model",
+    Stage.watch: "an agent or you in the environment, live: on a page, or in a window",
     Stage.plan: "predict time, memory, disk and money of a run on this machine",
     Stage.doctor: "versions, hardware, optional packages, and what a run would lack here",
 }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from gymnasium.vector import VectorEnv, VectorObservationWrapper
+from gymnasium.vector import VectorEnv, VectorObservationWrapper, VectorWrapper
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
@@ -45,6 +45,17 @@ class ObservationSpec:
         return reduced
 
 
+def pictures_of(env: VectorEnv[Any, Any, Any]) -> Frames | None:
+    """The latest pictures (N, H, W, 3) of environments that `make_vector_env` made, as the engine
+    drew them; None where it draws the small frames directly."""
+    inner: Any = env
+    while not isinstance(inner, PixelObservation):
+        if not isinstance(inner, VectorWrapper):
+            return None
+        inner = inner.env
+    return inner.pictures
+
+
 class PixelObservation(VectorObservationWrapper[Frames, Any, Frames, Any]):
     """Crops pictures to their upper rows and reduces them to a square.
 
@@ -79,10 +90,13 @@ class PixelObservation(VectorObservationWrapper[Frames, Any, Frames, Any]):
                 "choose fewer, or null to keep all"
             )
         self._spec = ObservationSpec(crop_rows, size)
+        self.pictures: Frames | None = None
+        """The latest ones before they were cropped and reduced, (N, H, W, 3)."""
         frame = (size, size, 3)
         self.single_observation_space = Box(0, 255, frame, np.uint8)
         self.observation_space = Box(0, 255, (env.num_envs, *frame), np.uint8)
 
     def observations(self, observations: Frames) -> Frames:
         """Crop and reduce ``(N, H, W, 3)`` to ``(N, size, size, 3)``, both uint8."""
+        self.pictures = observations
         return self._spec.reduce(observations)

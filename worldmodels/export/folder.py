@@ -68,7 +68,7 @@ def write_onnx(folder: Path, source: Path, name: str, temperature: float) -> lis
         "action_size": agent.dynamics.action_size,
         "actions": asdict(agent.config.actions),
         "bounds": asdict(agent.config.actions.bounds),
-        "controls": asdict(controls_of(agent.config)),
+        "controls": asdict(controls_of(agent.config.env_id, agent.config.actions.bounds)),
         "temperature": temperature,
         "samples_first_latents": agent.config.features.sampled,
         "predicts_reward": agent.dynamics.predicts_reward,

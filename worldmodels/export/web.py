@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from shutil import copyfile
-from typing import Any
 
-from worldmodels.errors import ConfigError
 from worldmodels.export import onnxruntime_web
+from worldmodels.export.server import FileHandler, LocalServer
 from worldmodels.files.atomic import atomic_path
 
 PAGE = Path(__file__).parent / "page"
-_TYPES = {".mjs": "text/javascript", ".js": "text/javascript", ".wasm": "application/wasm"}
-"""The files that a browser takes with the right type only, whatever this machine calls them."""
 
 
 def write_page(folder: Path) -> list[str]:
@@ -38,22 +33,8 @@ def write_page(folder: Path) -> list[str]:
     return [source.name for source in sources]
 
 
-class _Handler(SimpleHTTPRequestHandler):
-    """Serves files, without a log line for each request."""
-
-    extensions_map = SimpleHTTPRequestHandler.extensions_map | _TYPES
-
-    def end_headers(self) -> None:
-        self.send_header("Cache-Control", "no-cache")  # another agent may have the same address
-        self.send_header("X-Content-Type-Options", "nosniff")
-        super().end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Write nothing."""
-
-
-class PageServer(ThreadingHTTPServer):
-    """Serves the files of a folder on 127.0.0.1; it listens as soon as it is made.
+class PageServer(LocalServer):
+    """Serves the files of a folder for ``stage=play``.
 
     Args:
         folder: with ``index.html``.
@@ -64,19 +45,4 @@ class PageServer(ThreadingHTTPServer):
     """
 
     def __init__(self, folder: Path, port: int) -> None:
-        try:
-            super().__init__(("127.0.0.1", port), partial(_Handler, directory=str(folder)))
-        except OSError as error:
-            raise ConfigError(
-                f"play.port={port}: {error.strerror}; choose another port, or 0 for a free one"
-            ) from error
-
-    @property
-    def address(self) -> str:
-        """What a browser opens."""
-        return f"http://127.0.0.1:{self.server_port}/"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print an error, except that of a browser which has left."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+        super().__init__(partial(FileHandler, directory=str(folder)), "play.port", port)

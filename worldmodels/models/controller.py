@@ -107,6 +107,23 @@ class Controllers:
             features = torch.baddbmm(bias.unsqueeze(1), features.unsqueeze(1), weight).squeeze(1)
         return self._squash(features)
 
+    def influences(self, features: Tensor) -> Tensor:
+        """What each feature adds to each output of the last layer: (N, F, A).
+
+        Of a linear controller its weights times the features; with a hidden layer, the gradient at
+        `features` times the features.
+
+        Args:
+            features: (N, F) float32.
+        """
+        weight, bias = self.layers[0]
+        slope, outputs = weight, torch.baddbmm(bias.unsqueeze(1), features.unsqueeze(1), weight)
+        for weight, bias in self.layers[1:]:
+            hidden = torch.tanh(outputs)  # (N, 1, hidden units)
+            slope = (slope * (1 - hidden**2)) @ weight
+            outputs = torch.baddbmm(bias.unsqueeze(1), hidden, weight)
+        return slope * features.unsqueeze(2)
+
     def keep(self, mask: Tensor) -> None:
         """Drop the environments where `mask` (N,) bool is False."""
         self.layers = [(weight[mask], bias[mask]) for weight, bias in self.layers]

@@ -25,10 +25,18 @@ STRIDE = 8
 """Steps between two columns of a picture: open-loop predictions are compared over 88 steps."""
 
 
-def png(image: np.ndarray) -> bytes:
-    """An image, uint8 (height, width, 3) or with alpha (height, width, 4), as PNG."""
+def png(image: np.ndarray, quickly: bool = False) -> bytes:
+    """An image, uint8 (height, width, 3) or with alpha (height, width, 4), as PNG.
+
+    Args:
+        image: the pixels.
+        quickly: in about a tenth of the time; the file is larger by a third or so.
+    """
     buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG", optimize=True)
+    if quickly:
+        Image.fromarray(image).save(buffer, format="PNG", compress_level=1)
+    else:
+        Image.fromarray(image).save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()
 
 

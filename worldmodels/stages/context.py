@@ -65,6 +65,8 @@ class Context:
                 engines = [part.env.engine]
                 if part.stage in extras.EVALUATING:
                     engines.append(part.evaluate.engine)
+                if part.stage is Stage.watch:
+                    engines.append(part.watch.engine)
                 for engine in engines:
                     check_registered(Runtime(part).env_spec(engine))
         if self.config.stage not in (Stage.inspect, Stage.report, *extras.EXPORTING):
@@ -90,8 +92,10 @@ class Context:
             if folder is None or (key == "model" and self.config.stage in extras.EXPORTING):
                 continue
             config, name = load_config(folder), getattr(self.config, key)
-            evaluated = key == "model" and self.config.stage is Stage.evaluate
-            if config.env_id != env.id and (evaluated or config.observation != here):
+            plays = self.config.stage in (Stage.evaluate, Stage.watch)
+            if config.env_id != env.id and (
+                (key == "model" and plays) or config.observation != here
+            ):
                 raise ConfigError(
                     f"{key}={name}: trained for {config.env_id}, env is {env.id};"
                     f" add {environment_of(config.env_id)}"

@@ -48,8 +48,12 @@ class RealWorldSpec:
         """
         if self.compiles:
             prepare(self.env, self.device)
+        return RealWorld(self._make_env, self.perception())
+
+    def perception(self) -> Perception:
+        """The models; raises `ArtifactError` where a file is missing or damaged."""
         device = torch.device(self.device)
-        perception = Perception(
+        return Perception(
             encoder=load_encoder(self.encoder).to(device) if self.encoder else None,
             dynamics=(
                 load_dynamics(self.dynamics).to(device)
@@ -60,7 +64,6 @@ class RealWorldSpec:
             device=device,
             dtype=torch.bfloat16 if self.bfloat16 else torch.float32,
         )
-        return RealWorld(self._make_env, perception)
 
     def _make_env(self, num_envs: int) -> VectorEnv:
         return make_vector_env(self.env, num_envs, self.env_processes, self.device)

@@ -20,7 +20,7 @@ export class Controls {
       if (!event.repeat) this.press(event.key, onPress);
     });
     document.addEventListener("keyup", (event) => this.release(event.key));
-    window.addEventListener("blur", () => { this.pressed = []; });
+    window.addEventListener("blur", () => this.pressed.forEach((key) => this.release(key)));
   }
 
   button(key, onPress) {

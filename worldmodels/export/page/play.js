@@ -2,6 +2,7 @@
 
 import { Controls, sign } from "./controls.js";
 import { Dream } from "./dream.js";
+import { ActionMeters } from "./meters.js";
 import { draw } from "./pictures.js";
 
 const AHEAD = 5, EVERY = 2; // frames of the strip, and steps between them
@@ -22,7 +23,7 @@ export class PlayView {
     this.moments = []; // of the last steps, for the frames a second
     this.controls = new Controls(agent.description, element("pad"), () => this.drive("you"));
     this.strip = Array.from({ length: AHEAD }, (_, i) => this.stripCanvas((i + 1) * EVERY));
-    this.meters = this.controls.names.map((name, i) => this.actionMeter(name, i));
+    this.meters = new ActionMeters(this.controls, element("actions"));
     this.listen();
     this.drive(this.driver);
   }
@@ -37,18 +38,6 @@ export class PlayView {
     figure.append(canvas, caption);
     element("strip").append(figure);
     return canvas;
-  }
-
-  actionMeter(name, index) {
-    const { low, high } = this.controls.bounds;
-    const label = document.createElement("label");
-    const value = document.createElement("output");
-    const meter = document.createElement("meter");
-    meter.min = low[index];
-    meter.max = high[index];
-    label.append(`${name} `, value, meter);
-    element("actions").append(label);
-    return { meter, value };
   }
 
   listen() {
@@ -174,10 +163,7 @@ export class PlayView {
     const [first, last] = [this.moments[0], this.moments.at(-1)];
     element("rate").textContent = this.moments.length > 1
       ? Math.round((this.moments.length - 1) * 1000 / (last - first)) : "–";
-    this.meters.forEach(({ meter, value }, i) => {
-      meter.value = action?.[i] ?? 0;
-      value.textContent = meter.value.toFixed(2);
-    });
+    this.meters.show(action);
     element("ended").hidden = !dream.ended;
     element("ended").textContent =
       `The model ends the episode after ${dream.time} steps, return ${dream.return.toFixed(1)}. Restart to play again.`;
