@@ -69,11 +69,24 @@ class Record:
 
     def list_of_numbers(self, key: str) -> tuple[float, ...]:
         """The list under `key`, whose items are all numbers."""
+        items = self._items(key)
+        return tuple(items.number(name) for name in items.fields)
+
+    def groups(self, key: str) -> list[Record]:
+        """The list under `key`, whose items are all objects."""
+        items = self._items(key)
+        return [items.group(name) for name in items.fields]
+
+    def optional(self, key: str) -> float | None:
+        """The number under `key`, or None where it is null or missing."""
+        return None if self.fields.get(key) is None else self.number(key)
+
+    def _items(self, key: str) -> Record:
+        """The list under `key`, as an object whose fields are the positions."""
         value = self._field(key)
         if not isinstance(value, list):
             raise self._wrong(key, "is not a list")
-        items = Record(self.path, {str(i): item for i, item in enumerate(value)}, f"{key}.")
-        return tuple(items.number(name) for name in items.fields)
+        return Record(self.path, {str(i): item for i, item in enumerate(value)}, f"{key}.")
 
     def _field(self, key: str) -> Any:
         if key not in self.fields:
