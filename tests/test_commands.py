@@ -158,7 +158,10 @@ def test_rounds_collect_with_the_agent_before_and_learn_from_all_episodes(tmp_pa
     }
     latents = LatentSet(tmp_path / "rounds/round-2/rnn/latents.h5")
     assert len(latents.lengths) == 16
-    scores = json.loads((tmp_path / "rounds/rounds.json").read_text())["scores"]
+    written = json.loads((tmp_path / "rounds/rounds.json").read_text())
+    before, after = (entry["frames"] for entry in written["rounds"])
+    assert after["total"] == before["total"] + after["recorded"] + after["search"]
+    scores = written["scores"]
     for number in (1, 2):
         path = tmp_path / f"rounds/round-{number}/evaluate/scores.json"
         assert scores[f"agent of round-{number}"] == json.loads(path.read_text())["agent"]
@@ -188,8 +191,18 @@ def test_a_finished_run_is_the_first_round(copy: Path) -> None:
     assert done.returncode == 0, done.stderr
     made = sorted(path.name for path in (copy / "later/round-1").glob("[!.]*"))
     assert made == ["report"]
-    scores = read_json(copy / "later/rounds.json")["scores"]
-    assert scores["agent of round-1"] == read_json(copy / "smoke/evaluate/scores.json")["agent"]
+    written = read_json(copy / "later/rounds.json")
+    agent = read_json(copy / "smoke/evaluate/scores.json")["agent"]
+    assert written["scores"]["agent of round-1"] == agent
+    (entry,) = written["rounds"]
+    frames = manifest(copy, "rollouts")["summary"]["frames"]
+    steps = manifest(copy, "controller")["summary"]["steps"]
+    assert entry["frames"] == {"recorded": frames, "search": steps, "total": frames + steps}
+    assert entry["predicted"] is None  # the controller was trained in the environment
+    assert entry["earned"] == {"mean": agent["mean"], "interval": agent["interval"]}
+    assert entry["calibration"] == read_json(copy / "smoke/rnn/calibration.json")
+    assert entry["verdict"]["calibrated"] == (not entry["verdict"]["reasons"])
+    assert f"iterate: round-1: {frames + steps:,} frames so far; " in done.stdout
 
 
 @pytest.mark.system

@@ -62,6 +62,13 @@ class Record:
             pass
         raise self._wrong(key, "is not a number")
 
+    def count(self, key: str) -> int:
+        """The number under `key`, which is an integer of 0 or more."""
+        value = self.number(key)
+        if value < 0 or not value.is_integer():
+            raise self._wrong(key, "is not a count")
+        return int(value)
+
     def numbers(self, key: str) -> dict[str, float]:
         """The object under `key`, whose values are all numbers."""
         group = self.group(key)

@@ -25,7 +25,7 @@ def read_calibration(folder: Path) -> Calibration | None:
         return None
     record = read_record(path)
     return Calibration(
-        episodes=round(record.number("episodes")),
+        episodes=record.count("episodes"),
         horizons=tuple(map(_horizon, record.groups("horizons"))),
         failures=_failures(record.group("failures")) if record.fields.get("failures") else None,
         around=_around(record.group("around")) if record.fields.get("around") else None,
@@ -33,19 +33,19 @@ def read_calibration(folder: Path) -> Calibration | None:
 
 
 def _horizon(record: Record) -> Horizon:
-    steps, starts = (round(record.number(key)) for key in ("steps", "starts"))
+    steps, starts = (record.count(key) for key in ("steps", "starts"))
     return Horizon(steps, starts, *map(record.number, ("earned", "predicted", "difference")))
 
 
 def _failures(record: Record) -> Failures:
     reliability = tuple(
-        Reliability(one.number("forecast"), round(one.number("windows")), one.number("observed"))
+        Reliability(one.number("forecast"), one.count("windows"), one.number("observed"))
         for one in record.groups("reliability")
     )
     return Failures(
-        windows=round(record.number("windows")),
-        recorded=round(record.number("recorded")),
-        predicted=round(record.number("predicted")),
+        windows=record.count("windows"),
+        recorded=record.count("recorded"),
+        predicted=record.count("predicted"),
         recall=record.optional("recall"),
         precision=record.optional("precision"),
         brier=record.number("brier"),
@@ -55,7 +55,7 @@ def _failures(record: Record) -> Failures:
 
 def _around(record: Record) -> Around:
     curves = (record.list_of_numbers(key) for key in ("earned", "predicted"))
-    return Around(round(record.number("failures")), *curves)
+    return Around(record.count("failures"), *curves)
 
 
 def in_words(found: Calibration) -> str:
