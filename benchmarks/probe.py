@@ -108,7 +108,7 @@ class Frames:
         """Keep episode, z, h and motion of the environments that run."""
         assert isinstance(world, RealWorld)
         hidden = self._dynamics.features(world.state, ("h",))
-        body = self._envs[-1].get_state(indices)["body"]
+        body = self._envs[-1].get_state(indices)["envs.body"]
         self.rows.append((indices, world.latents.numpy(), hidden.numpy(), motion(body)))
 
 

@@ -313,8 +313,10 @@ def test_a_search_stops_where_the_dream_promises_more_than_was_recorded(
     assert whole.exploitation is None
     assert (named.score, named.generations) == (whole.score, whole.generations) == (max(rising), 12)
     assert named.parameters.tolist() == whole.parameters.tolist()
-    metrics = {name for _, name, _, _ in read_metrics(tmp_path / "named/metrics.csv")}
-    assert "selection/recorded_best" in metrics
+    metrics = read_metrics(tmp_path / "named/metrics.csv")
+    assert {value for _, name, value, _ in metrics if name == "selection/recorded_best"} == {limit}
+    exploits = [value for _, name, value, _ in metrics if name == "selection/exploitation"]
+    assert exploits == [float(score > limit) for score in rising]
     # Stopped; the agent is the best one before.
     stopping = replace(plain, recorded_best=limit, exploitation_patience=1)
     for _ in range(2):  # made, and read again from its logs
@@ -331,16 +333,18 @@ def test_a_search_stops_where_the_dream_promises_more_than_was_recorded(
 
 
 def test_exploitation_is_a_sentence_of_the_report() -> None:
-    def record(**summary: float | None) -> Record:
-        return Record(Path("manifest.json"), {"summary": {"selection_mean": 1300.0, **summary}})
+    def said(agent: float, **summary: float | None) -> str | None:
+        fields = {"summary": {"selection_mean": agent, **summary}}
+        return exploitation_begins(Record(Path("manifest.json"), fields))
 
-    said = exploitation_begins(record(exploitation=40, recorded_best=910.0))
-    assert said is not None
-    assert "from generation 40 on" in said
-    assert "1300.0 at the end" in said
-    assert "910.0" in said
-    assert exploitation_begins(record(exploitation=None, recorded_best=910.0)) is None
-    assert exploitation_begins(record()) is None  # of an older version
+    best = {"exploitation": 40, "recorded_best": 910.0}
+    exploiting, stopped = said(1300.0, **best) or "", said(880.0, **best) or ""
+    assert "from generation 40 on" in exploiting
+    assert "largest recorded return, 910.0" in exploiting
+    assert "The agent's, 1300.0, is not to be trusted." in exploiting
+    assert "The agent's, 880.0, is from before." in stopped
+    assert said(880.0, exploitation=None, recorded_best=910.0) is None
+    assert said(880.0) is None  # of an older version
 
 
 # --- rounds

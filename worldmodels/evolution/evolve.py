@@ -368,6 +368,7 @@ class _Loop:
         values = {"selection/mean": float(scores[0]), "selection/best": float(scores[1])}
         if options.recorded_best is not None:
             values["selection/recorded_best"] = options.recorded_best
+            values["selection/exploitation"] = float(self.exploitation.in_a_row > 0)
         self.tracker.log(number + 1, values)
         self.tracker.flush()
         say(

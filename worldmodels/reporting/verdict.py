@@ -126,8 +126,9 @@ def exploitation_begins(controller: Record) -> str | None:
     generation, best = summary.optional("exploitation"), summary.optional("recorded_best")
     if generation is None or best is None:
         return None
+    agent = summary.number("selection_mean")
     return (
-        f"The controller exploits the dynamics model from generation {generation:,.0f} on: its mean"
-        f" return in the dream, {summary.number('selection_mean'):.1f} at the end, exceeds the"
-        f" largest recorded return, {best:.1f}. The dream is not to be trusted."
+        f"The search exploits the dynamics model from generation {generation:,.0f} on: there its"
+        f" mean return in the dream exceeds the largest recorded return, {best:.1f}. The agent's,"
+        f" {agent:.1f}, is {'not to be trusted' if agent > best else 'from before'}."
     )

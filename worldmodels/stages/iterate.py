@@ -51,7 +51,7 @@ def run(context: Context) -> None:
         say(f"iterate: {round_in_words(entries[-1])}")
         if number < config.iterate.rounds and settled(entries, config.iterate.patience):
             say(
-                f"iterate: no further round: the dynamics model is calibrated, and the newest"
+                "iterate: no further round: the dynamics model is calibrated, and the newest"
                 f" episodes are no better (iterate.patience={config.iterate.patience})"
             )
             break
