@@ -1,4 +1,4 @@
-"""Calibration of the dynamics models of shipped agents, on new episodes: five minutes on one core.
+"""Calibration of the dynamics models of shipped agents, on new episodes: minutes on one core.
 
     python benchmarks/calibration.py
 
@@ -86,7 +86,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--agents", type=Path, default=Path("pretrained"))
-    parser.add_argument("--episodes", type=int, default=32, help="of each case")
+    parser.add_argument("--episodes", type=int, default=12, help="of each case")
     parser.add_argument("--out", type=Path, default=Path("data/calibration.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
