@@ -76,8 +76,9 @@ def measure(case: Case, agents: Path, drawn: Sequence[int], folder: Path) -> Cal
     episodes, cpu = EpisodeSet.open([folder]), torch.device("cpu")
     say(f"{case.name}: mean return {episodes.returns().mean():.1f}")
     path = folder / "latents.h5"
-    encode_episodes(episodes, agent.encoder.float(), path, {}, cpu, bfloat16=False)
-    return calibrate(LatentSet(path), np.arange(episodes.num_episodes), agent.dynamics.float())
+    encode_episodes(episodes, agent.encoder.to(torch.float32), path, {}, cpu, bfloat16=False)
+    dynamics = agent.dynamics.to(torch.float32)
+    return calibrate(LatentSet(path), np.arange(episodes.num_episodes), dynamics)
 
 
 def main() -> None:

@@ -161,7 +161,8 @@ def test_a_model_that_is_right_is_calibrated(tmp_path: Path) -> None:
             for at in range(0, len(one), 50)
             if at + horizon.steps <= len(one) or end is not None
         ]
-        assert (horizon.starts, horizon.earned) == (len(sums), pytest.approx(np.mean(sums)))
+        assert horizon.starts == len(sums)
+        assert horizon.earned == pytest.approx(np.mean(sums))
         assert horizon.predicted == pytest.approx(horizon.earned, rel=1e-5)
         assert abs(horizon.difference) < 1e-5
     assert [one.steps for one in found.horizons] == [10, 30, 100, 300]
@@ -204,7 +205,12 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert read_calibration(tmp_path) == written
     (tmp_path / CALIBRATION).unlink()
     assert read_calibration(tmp_path) is None
-    for damage in ({"episodes": 1.5}, {"horizons": {}}, {"horizons": [{"steps": "1"}]}):
+    damages: list[dict[str, Any]] = [
+        {"episodes": 1.5},
+        {"horizons": {}},
+        {"horizons": [{"steps": "1"}]},
+    ]
+    for damage in damages:
         write_json(tmp_path / CALIBRATION, found.record() | damage)
         with pytest.raises(ArtifactError, match=r"calibration\.json: "):
             read_calibration(tmp_path)
