@@ -1,44 +1,29 @@
-"""Calibration of the dynamics model, and exploitation of it by a search."""
+"""Calibration of the dynamics model, and the linear probe."""
 
 import importlib
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from command import ALONE, error_line, run
 from torch import Tensor, nn
 
 from worldmodels.config.sections import CalibrationConfig
 from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
 from worldmodels.errors import ArtifactError
-from worldmodels.evolution.evolve import EvolveOptions, EvolveResult, evolve
-from worldmodels.evolution.exploitation import Exploitation
-from worldmodels.evolution.pca import PCASubspace
-from worldmodels.evolution.search import Search
 from worldmodels.files.atomic import read_json, write_json
-from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.dynamics import Prediction, State
 from worldmodels.reporting.calibration import Calibration, calibrate, largest_return
 from worldmodels.reporting.failures import failing, failure_scores
 from worldmodels.reporting.page import render
-from worldmodels.reporting.records import Record
-from worldmodels.reporting.rounds import settled
 from worldmodels.reporting.verdict import (
     CALIBRATION,
     distrust,
-    exploitation_begins,
     read_calibration,
 )
-from worldmodels.runs.tracking import MetricsLog, read_metrics
-from worldmodels.workers.jobs import Heartbeat, Pool
-from worldmodels.workers.local import LocalPool
-from worldmodels.worlds.world import Step, World
 
 # --- failures
 
@@ -228,159 +213,6 @@ def test_the_largest_return_is_over_as_many_steps_as_the_dream(tmp_path: Path) -
     assert largest_return(ended, 1000, False) == 9
 
 
-# --- exploitation
-
-
-def test_exploitation_begins_with_the_first_return_above_the_largest_recorded_one() -> None:
-    watch = Exploitation(recorded_best=10.0, patience=2)
-    stops = []
-    for generation, score in ((5, 9.0), (10, 10.0), (15, 10.1), (20, 8.0), (25, 11.0), (30, 12.0)):
-        watch.judge(generation, score)
-        stops.append(watch.stops)
-    assert stops == [False] * 5 + [True]
-    assert watch.began == 15
-    assert "exploitation beginning at generation 15" in watch.in_words()
-    unknown = Exploitation(None, None)
-    unknown.judge(5, 1e9)
-    assert (unknown.began, unknown.stops, unknown.in_words()) == (None, False, "")
-
-
-class Promises:
-    """A world that pays what the controller's only output says, for five steps."""
-
-    feature_size = 1
-    device = torch.device("cpu")
-
-    def reset(self, seeds: Sequence[int]) -> Tensor:
-        return torch.zeros(len(seeds), 1)
-
-    def step(self, actions: Tensor) -> Step:
-        none = np.zeros(len(actions), bool)
-        return Step(torch.zeros(len(actions), 1), actions[:, 0].double().numpy(), none, none)
-
-    def keep(self, mask: np.ndarray) -> None: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class PromisesSpec:
-    def build(self) -> Promises:
-        return Promises()
-
-
-OPTIONS = EvolveOptions(
-    generations=12,
-    total_steps=None,
-    sigma=0.05,
-    final_sigma=None,
-    episodes=1,
-    first_episodes=None,
-    max_steps=5,
-    stall_steps=None,
-    eval_interval=2,
-    eval_episodes=1,
-    num_envs=(4, 4),
-    overlap=False,
-    seed=1,
-)
-
-
-def searched(folder: Path, options: EvolveOptions) -> EvolveResult:
-    """A search in `Promises`, continued from its logs in `folder`."""
-    folder.mkdir(exist_ok=True)
-    spec = ControllerSpec(("tanh",))
-    subspace = PCASubspace(np.zeros(1), np.eye(1), spec)
-
-    def pool(on_steps: Heartbeat) -> Pool[World]:
-        return LocalPool(PromisesSpec(), 0, 60.0, on_steps)
-
-    search = Search(subspace.size, 8, options.sigma, options.seed)
-    with MetricsLog(folder / "metrics.csv") as tracker:
-        return evolve(search, subspace, spec, pool, folder, options, tracker)
-
-
-def lines(path: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_a_search_stops_where_the_dream_promises_more_than_was_recorded(
-    tmp_path: Path, overlap: bool
-) -> None:
-    plain = replace(OPTIONS, overlap=overlap)
-    whole = searched(tmp_path / "whole", plain)
-    selection = lines(tmp_path / "whole/selection.jsonl")
-    rising, third = [line["score"] for line in selection], selection[2]["generation"] + 1
-    limit = (rising[2] + max(rising[:2])) / 2
-    assert rising[2] > limit, "the test needs a search that goes on to rise"
-    # Named, with nothing else changed.
-    named = searched(tmp_path / "named", replace(plain, recorded_best=limit))
-    assert named.exploitation == third
-    assert whole.exploitation is None
-    assert (named.score, named.generations) == (whole.score, whole.generations) == (max(rising), 12)
-    assert named.parameters.tolist() == whole.parameters.tolist()
-    metrics = read_metrics(tmp_path / "named/metrics.csv")
-    assert {value for _, name, value, _ in metrics if name == "selection/recorded_best"} == {limit}
-    exploits = [value for _, name, value, _ in metrics if name == "selection/exploitation"]
-    assert exploits == [float(score > limit) for score in rising]
-    # Stopped; the agent is the best one before.
-    stopping = replace(plain, recorded_best=limit, exploitation_patience=1)
-    for _ in range(2):  # made, and read again from its logs
-        stopped = searched(tmp_path / "stopped", stopping)
-        assert (stopped.generations, stopped.exploitation) == (third, third)
-        assert stopped.score == max(rising[:2])
-    # With more patience it goes on as if it had never stopped.
-    extended = searched(tmp_path / "stopped", replace(stopping, exploitation_patience=100))
-    assert extended.generations == 12
-    for name in ("generations", "selection"):
-        one, other = (lines(tmp_path / f"{run}/{name}.jsonl") for run in ("whole", "stopped"))
-        key = "fitness" if name == "generations" else "score"
-        assert [line[key] for line in one] == [line[key] for line in other]
-
-
-def test_exploitation_is_a_sentence_of_the_report() -> None:
-    def said(agent: float, **summary: float | None) -> str | None:
-        fields = {"summary": {"selection_mean": agent, **summary}}
-        return exploitation_begins(Record(Path("manifest.json"), fields))
-
-    best = {"exploitation": 40, "recorded_best": 910.0}
-    exploiting, stopped = said(1300.0, **best) or "", said(880.0, **best) or ""
-    assert "from generation 40 on" in exploiting
-    assert "largest recorded return, 910.0" in exploiting
-    assert "The agent's, 1300.0, is not to be trusted." in exploiting
-    assert "The agent's, 880.0, is from before." in stopped
-    assert said(880.0, exploitation=None, recorded_best=910.0) is None
-    assert said(880.0) is None  # of an older version
-
-
-# --- rounds
-
-
-@pytest.mark.parametrize(
-    ("returns", "calibrated", "patience", "stops"),
-    [
-        ((1, 2, 3), "yyy", 1, False),
-        ((1, 3, 2), "yyy", 1, True),
-        ((1, 3, 2), "yyn", 1, False),
-        ((1, 3, 3), "yyy", 1, True),
-        ((1, 3, 2), "yyy", 2, False),
-        ((3, 2, 1), "yyy", 2, True),
-        ((3, 2, 1), "yny", 2, False),
-        ((3,), "y", 1, False),
-        ((3, 2, 1), "yyy", None, False),
-    ],
-)
-def test_rounds_end_when_the_model_is_calibrated_and_the_data_no_better(
-    returns: Sequence[float], calibrated: str, patience: int | None, stops: bool
-) -> None:
-    entries = [
-        {"recorded_return": value, "verdict": {"calibrated": flag == "y"}}
-        for value, flag in zip(returns, calibrated, strict=True)
-    ]
-    assert settled(entries, patience) is stops
-
-
 # --- the linear probe
 
 
@@ -456,23 +288,3 @@ def test_an_older_run_without_a_calibration_still_has_a_report(copy: Path) -> No
     (copy / "smoke/rnn" / CALIBRATION).unlink()
     page = render("a", {"rnn": copy / "smoke/rnn"}, None)
     assert "Calibration of the learned model" not in page
-
-
-def test_a_search_in_the_dream_has_the_largest_recorded_return(copy: Path) -> None:
-    search = ("stage=controller", "preset=smoke", "run=dreamt", "base=smoke", ALONE)
-    dreamt = (*search, "controller.world=dream", "controller.latent=sampled")
-    done = run(copy, *dreamt)
-    assert done.returncode == 0, done.stderr
-    summary = manifest(copy, "controller", "dreamt")["summary"]
-    latents = LatentSet(copy / "smoke/rnn/latents.h5")
-    sums = [latents.read(number, 0, 20).rewards.sum() for number in range(8)]
-    assert summary["recorded_best"] == pytest.approx(max(sums), rel=1e-5)
-    assert summary["exploitation"] is None
-    # A key that is null by default: the finished artifact of a version without it is the same.
-    path = copy / "dreamt/controller/manifest.json"
-    record = read_json(path)
-    del record["crc32"], record["config"]["controller.exploitation_patience"]
-    write_json(path, record)
-    assert "controller: done before" in run(copy, *dreamt).stdout
-    real = run(copy, *search, "controller.exploitation_patience=1")
-    assert "controller.exploitation_patience=1: there is no learned model" in error_line(real)

@@ -18,7 +18,6 @@ from waiting import HANG_SECONDS, wait_for
 from worldmodels.agents.folder import read_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.files.atomic import read_json
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 
@@ -183,26 +182,6 @@ def test_a_chain_makes_only_what_its_base_does_not_have(copy: Path) -> None:
     assert run(copy, "stage=rollouts", *wider).returncode == 0
     again, first = (manifest(copy, "rollouts", name) for name in ("wider", "smoke"))
     assert again["fingerprint"] == first["fingerprint"]
-
-
-def test_a_finished_run_is_the_first_round(copy: Path) -> None:
-    rounds = ("stage=iterate", "preset=smoke", "iterate.rounds=1", "run=later", "base=smoke")
-    done = run(copy, *rounds, ALONE)
-    assert done.returncode == 0, done.stderr
-    made = sorted(path.name for path in (copy / "later/round-1").glob("[!.]*"))
-    assert made == ["report"]
-    written = read_json(copy / "later/rounds.json")
-    agent = read_json(copy / "smoke/evaluate/scores.json")["agent"]
-    assert written["scores"]["agent of round-1"] == agent
-    (entry,) = written["rounds"]
-    frames = manifest(copy, "rollouts")["summary"]["frames"]
-    steps = manifest(copy, "controller")["summary"]["steps"]
-    assert entry["frames"] == {"recorded": frames, "search": steps, "total": frames + steps}
-    assert entry["predicted"] is None  # the controller was trained in the environment
-    assert entry["earned"] == {"mean": agent["mean"], "interval": agent["interval"]}
-    assert entry["calibration"] == read_json(copy / "smoke/rnn/calibration.json")
-    assert entry["verdict"]["calibrated"] == (not entry["verdict"]["reasons"])
-    assert f"iterate: round-1: {frames + steps:,} frames so far; " in done.stdout
 
 
 @pytest.mark.system
