@@ -4,6 +4,7 @@
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json,
                                                 # takecover_engines.json, dynamics.json,
+                                                # probe.json,
                                                 # study-carracing.json, rounds/rounds.json,
                                                 # plan-quick.json, ...
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;
@@ -179,6 +180,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "parity": (tables.parity, "carracing_parity"),
     "speed": (tables.speed, "carracing_speed"),
     "dynamics": (models.dynamics, "dynamics"),
+    "probe": (models.probe, "probe"),
 }
 """Who writes a region, from which result."""
 

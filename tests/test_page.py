@@ -73,9 +73,9 @@ def test_a_report_without_stages_names_the_missing_ones() -> None:
 
 
 def rows(page: str, heading: str) -> list[str]:
-    """The table rows of the section under `heading`, as texts."""
-    section = page[page.index(f"<h2>{heading}</h2>") :]
-    section = section[: section.index("</section>")]
+    """The table rows of the part of a section under `heading`, as texts."""
+    section = page[page.index(f"<h3>{heading}</h3>") :]
+    section = re.split("<h3>|</section>", section[len("<h3>") :])[0]
     return [re.sub(r"<[^>]+>", " ", row) for row in re.findall(r"<tr>(.*?)</tr>", section)]
 
 

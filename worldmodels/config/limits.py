@@ -103,6 +103,11 @@ def _check_search(config: ControllerConfig) -> None:
             f"controller.first_episodes={first}: choose 2 to controller.episodes={config.episodes},"
             " or null for as many in every generation"
         )
+    if config.exploitation_patience is not None and config.world is not WorldKind.dream:
+        raise ConfigError(
+            f"controller.exploitation_patience={config.exploitation_patience}: there is no learned"
+            " model to exploit; give controller.world=dream, or null"
+        )
     if final is not None and config.total_steps is None:
         raise ConfigError("controller.final_sigma: needs controller.total_steps, to fall over it")
     if final is not None and final > config.sigma:

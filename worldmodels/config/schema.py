@@ -19,6 +19,7 @@ from worldmodels.config.choices import Device, Display, ExportFormat, Stage
 from worldmodels.config.keys import number
 from worldmodels.config.renames import renamed
 from worldmodels.config.sections import (
+    CalibrationConfig,
     ControllerConfig,
     EnvConfig,
     EvaluateConfig,
@@ -75,6 +76,7 @@ class Config:
     rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
     vae: VAEConfig = field(default_factory=VAEConfig)
     rnn: RNNConfig = field(default_factory=RNNConfig)
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     iterate: IterateConfig = field(default_factory=IterateConfig)

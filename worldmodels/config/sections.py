@@ -166,6 +166,19 @@ class RNNConfig:
 
 
 @dataclass
+class CalibrationConfig:
+    """When a dynamics model counts as calibrated on held-out episodes of the newest data."""
+
+    return_error: float = number(0.25, 0, 1000)
+    """Largest difference of mean predicted and recorded return at the longest horizon, as a share
+    of the root mean square of the recorded returns."""
+    recall: float = number(0.5, 0, 1)
+    """Least share of the recorded failures that are predicted."""
+    precision: float = number(0.5, 0, 1)
+    """Least share of the predicted failures that are recorded."""
+
+
+@dataclass
 class ControllerConfig:
     """Linear controller and CMA-ES (paper, appendix A.3)."""
 
@@ -216,6 +229,10 @@ class ControllerConfig:
     """Generations between evaluations on the selection seeds."""
     eval_episodes: int = number(64, 1, 100_000)
     """Episodes of an evaluation on the selection seeds."""
+    exploitation_patience: int | None = number(None, 1, 1_000_000)
+    """Evaluations in a row whose mean return in the learned model exceeds the largest recorded one,
+    after which the search stops; the agent is then the best controller before them. null: it goes
+    on."""
 
 
 @dataclass
@@ -240,6 +257,9 @@ class IterateConfig:
     """Number of rounds."""
     noise: float = number(0.1, 0, 1000)
     """The value of rollouts.noise in the rounds after the first."""
+    patience: int | None = number(None, 1, 1000)
+    """Rounds in a row with a calibrated dynamics model and newest episodes whose mean return is no
+    higher than in a round before, after which no further round begins; null: all rounds run."""
 
 
 @dataclass

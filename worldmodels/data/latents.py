@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import h5py
@@ -170,6 +171,13 @@ class LatentSet:
     def episode(self, index: int) -> EncodedEpisode:
         """Episode `index`."""
         return self.read(index, 0, int(self.lengths[index]))
+
+    def outcomes(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Rewards (T,) float32 and terminations (T,) bool of each episode; raises as `read`."""
+        with self._open() as file:
+            rewards, terminated = finite("rewards", file["rewards"][:]), file["terminated"][:]
+        for start, stop in pairwise(self._first_step):
+            yield rewards[start:stop], terminated[start:stop]
 
     def first_latents(self) -> FirstLatents:
         """The posteriors of the first frames of all episodes; raises `DataError` as `read` does."""

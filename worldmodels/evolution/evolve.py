@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from worldmodels import seeds
+from worldmodels.evolution.exploitation import Exploitation
 from worldmodels.evolution.fitness import (
     EpisodeSpec,
     Evaluation,
@@ -68,6 +69,10 @@ class EvolveOptions:
         overlap: begin each generation before the one before ends.
         seed: of the episodes.
         made_by: hash of configuration and inputs; logs with another one are refused.
+        recorded_best: largest return of a recorded episode, which a mean return in the learned
+            model is compared with; None where it is not.
+        exploitation_patience: evaluations in a row above it after which the search stops; None for
+            no stop.
     """
 
     generations: int
@@ -84,6 +89,8 @@ class EvolveOptions:
     overlap: bool
     seed: int
     made_by: str = ""
+    recorded_best: float | None = None
+    exploitation_patience: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,11 +99,14 @@ class EvolveResult:
 
     Args:
         parameters: of the controller with the highest mean return on the selection seeds,
-            (parameters,) float32.
+            (parameters,) float32; with `exploitation_patience`, of those below `recorded_best`, if
+            there are any.
         score: that mean return.
         generations: number of generations.
         steps: environment steps in training, without those on selection seeds.
         throughput: of training, steps per second.
+        exploitation: the first generation, from 1, with a mean return above `recorded_best` on the
+            selection seeds; None where there is none.
     """
 
     parameters: np.ndarray
@@ -104,6 +114,7 @@ class EvolveResult:
     generations: int
     steps: int
     throughput: float
+    exploitation: int | None
 
 
 def evolve(
@@ -181,6 +192,7 @@ class _Loop:
         self.free = 0.0
         """When the last generation and its selection had ended, of this process."""
         self.episodes = float(options.first_episodes or options.episodes)
+        self.exploitation = Exploitation(options.recorded_best, options.exploitation_patience)
 
     def run(self, open_pool: Callable[[Heartbeat], Pool[World]]) -> None:
         """Repeat the logged generations without their episodes, then run the missing ones."""
@@ -188,7 +200,7 @@ class _Loop:
         for log, lines in ((self.log, records), (self.selection, evaluated)):
             found = (record.get("made_by") for record in lines)
             require_made_by(log.path, found, self.options.made_by)
-        selected = {record["generation"] for record in evaluated}
+        selected = {record["generation"]: float(record["score"]) for record in evaluated}
         total = self.options.total_steps or self.options.generations
         done = sum(self._counted(record["steps"]) for record in records)
         unit = "steps" if self.options.total_steps else "generations"
@@ -198,7 +210,7 @@ class _Loop:
                 self.tracker.rewind(len(records))
                 for record in records:
                     self._replay(pool, record, selected)
-                while (generation := self._next(pool)).wanted:
+                while not self.exploitation.stops and (generation := self._next(pool)).wanted:
                     before = self.steps
                     scores = self._generation(pool, generation)
                     self._select_if_due(pool, generation.candidates, scores, selected)
@@ -207,13 +219,18 @@ class _Loop:
 
     def result(self) -> EvolveResult:
         """The best controller on the selection seeds, with steps and throughput."""
-        best = max(self.selection.read(), key=lambda record: float(record["score"]))
+        records = self.selection.read()
+        if self.options.exploitation_patience is not None:
+            honest = [one for one in records if not self.exploitation.exceeds(one["score"])]
+            records = honest or records
+        best = max(records, key=lambda record: float(record["score"]))
         return EvolveResult(
             np.asarray(best["parameters"], np.float32),
             float(best["score"]),
             self.search.generation,
             self.steps,
             self.steps / max(self.seconds, 1e-9),
+            self.exploitation.began,
         )
 
     def _counted(self, steps: int) -> int:
@@ -256,7 +273,9 @@ class _Loop:
         generation.began = time.monotonic()
         generation.evaluation = begin(pool, candidates, drawn, spec)
 
-    def _replay(self, pool: Pool[World], record: dict[str, Any], selected: set[int]) -> None:
+    def _replay(
+        self, pool: Pool[World], record: dict[str, Any], selected: dict[int, float]
+    ) -> None:
         """Repeat a generation from its record; run its selection if that is missing."""
         self._ask()
         candidates, scores = self.asked.popleft().candidates, np.asarray(record["fitness"])
@@ -317,11 +336,13 @@ class _Loop:
         pool: Pool[World],
         candidates: np.ndarray,
         fitness_values: np.ndarray,
-        selected: set[int],
+        selected: dict[int, float],
     ) -> None:
         """Evaluate the mean and the generation's best on the selection seeds; log the better."""
         number, options = self.search.generation - 1, self.options
         due = self._over or (number + 1) % options.eval_interval == 0
+        if number in selected:
+            self.exploitation.judge(number + 1, selected[number])
         if number in selected or not due:
             return
         self.step_progress.begin(f"selection after generation {number + 1}")
@@ -343,13 +364,17 @@ class _Loop:
                 "made_by": options.made_by,
             }
         )
-        self.tracker.log(
-            number + 1, {"selection/mean": float(scores[0]), "selection/best": float(scores[1])}
-        )
+        self.exploitation.judge(number + 1, float(scores[better]))
+        values = {"selection/mean": float(scores[0]), "selection/best": float(scores[1])}
+        if options.recorded_best is not None:
+            values["selection/recorded_best"] = options.recorded_best
+            values["selection/exploitation"] = float(self.exploitation.in_a_row > 0)
+        self.tracker.log(number + 1, values)
         self.tracker.flush()
         say(
             f"controller: generation {number + 1}: {scores[0]:.1f} (mean of the search),"
             f" {scores[1]:.1f} (its best candidate) on {len(drawn)} selection seeds"
+            f"{self.exploitation.in_words()}"
         )
 
 

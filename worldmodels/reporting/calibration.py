@@ -1,146 +1,282 @@
-"""Report sections on the agreement of the dynamics model with the environment.
+"""Calibration of the learned model: its predictions beside what held-out episodes recorded.
 
-Two comparisons: open-loop predictions beside the recorded episodes, and the scores of controllers
-that were trained in the dream at several temperatures, in the dream and in the environment.
+Predictions begin at recorded moments, every `WINDOW` steps of an episode, with the state that the
+model has after the recorded latents and actions up to then. From there on the model gets the
+recorded actions and no later frame (open loop), and samples its latents at temperature 1, as in
+`DreamWorld`. The forecast of a window of `WINDOW` steps is the share of its samples in which a
+failure begins (`worldmodels.reporting.failures`).
+
+Where a model predicts no rewards, the reward of a step is 1 unless it terminates the episode, in
+the recording as in the prediction. Shapes: N moments, S samples of each, T steps, Z latent.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-from markupsafe import Markup
+import torch
+from torch import Tensor
 
-from worldmodels.errors import ArtifactError
-from worldmodels.reporting.charts import Chart, draw
-from worldmodels.reporting.media import PNG, data_url
-from worldmodels.reporting.open_loop import OpenLoopResult, OpenLoopRollout
-from worldmodels.reporting.pictures import png
-from worldmodels.reporting.records import read_record, read_scores
-from worldmodels.reporting.scores import AGENT_IN_DREAM, DreamTrained, temperature_rows
+from worldmodels.data.latents import EncodedEpisode, LatentSet
+from worldmodels.models.dynamics import DynamicsModel, State, select_rows
+from worldmodels.reporting.failures import Failures, failing, failure_scores
+from worldmodels.reporting.open_loop import open_loop_world, under_recorded_actions
 
-EARLY_STEPS = 10
-"""A predicted termination this many steps before the recorded episode's end counts as early."""
-_POINTS = 200
-"""Points of a curve at most: a chart does not resolve more."""
-
-OPEN_LOOP_HEADER = (
-    "temperature",
-    "terminated in the environment",
-    "of these, terminated in the prediction",
-    "predicted to terminate early",
-    "steps until half the error of unrelated frames",
-    "predicted / recorded return",
-)
+HORIZONS = (10, 30, 100, 300)
+"""Steps over which predicted and recorded returns are compared."""
+WINDOW = 50
+"""Steps in which a failure is forecast, and steps that are looked at around a failure."""
+BEFORE = 25
+"""Of these, steps before the failure."""
+SAMPLES = 4
+"""S, predictions from each moment."""
+EPISODES, STARTS, FAILURES = 64, 256, 64
+"""Most episodes, moments in all of them, and failures that are looked at; they bound the time to
+some seconds."""
 
 
-class OpenLoopSection(NamedTuple):
-    """What the report shows of an `OpenLoopResult`.
+@dataclass(frozen=True)
+class Horizon:
+    """Predicted and recorded returns over some steps.
 
     Args:
-        episodes: number of recorded episodes.
-        rows: cells below `OPEN_LOOP_HEADER`, one row for each temperature.
-        charts: SVG elements: latent error, fraction terminated and mean return over steps.
-        image: data URL of the picture of one episode.
-        seed: of that episode.
-        times: the step that each column of the picture shows.
-        temperatures: of the predicted rows of the picture.
+        steps: over which rewards are added up; fewer where the recorded episode terminated.
+        starts: number of moments.
+        earned: mean recorded return.
+        predicted: mean predicted return.
+        difference: predicted - earned, as a share of the root mean square of the recorded returns.
+    """
+
+    steps: int
+    starts: int
+    earned: float
+    predicted: float
+    difference: float
+
+
+@dataclass(frozen=True)
+class Around:
+    """Returns around failures, from `BEFORE` steps before each on, averaged.
+
+    Args:
+        failures: their number.
+        earned: recorded return up to each of `WINDOW` steps; equal after a termination.
+        predicted: likewise, from predictions that begin with the first of these steps.
+    """
+
+    failures: int
+    earned: tuple[float, ...]
+    predicted: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Predictions of a dynamics model beside held-out episodes.
+
+    Args:
+        episodes: number of episodes.
+        horizons: those of `HORIZONS` for which an episode is long enough.
+        failures: of windows that do not begin within a stall; None where there is no such window.
+        around: None where no failure has `BEFORE` steps before it.
     """
 
     episodes: int
-    rows: list[tuple[str, ...]]
-    charts: list[Markup]
-    image: str
-    seed: int
-    times: tuple[int, ...]
-    temperatures: tuple[float, ...]
+    horizons: tuple[Horizon, ...]
+    failures: Failures | None
+    around: Around | None
+
+    def record(self) -> dict[str, Any]:
+        """The fields as they stand in ``calibration.json``."""
+        return asdict(self)
 
 
-def open_loop_section(result: OpenLoopResult) -> OpenLoopSection:
-    """The table, charts and picture of `result`."""
-    trajectories = {"recorded": result.recorded}
-    errors = {"unrelated frames": np.full(result.lengths.max(), result.reference_error)}
-    for rollout in result.rollouts:
-        label = f"temperature {rollout.temperature:g}"
-        trajectories[label] = rollout.trajectories
-        errors[label] = np.nanmean(rollout.latent_error, axis=0)
-    curves = {
-        "RMS error of latents": errors,
-        "fraction of episodes terminated": {
-            label: one.fraction_terminated() for label, one in trajectories.items()
-        },
-        "return up to the step": {label: one.mean_return() for label, one in trajectories.items()},
-    }
-    return OpenLoopSection(
-        episodes=len(result.lengths),
-        rows=[_open_loop_row(result, rollout) for rollout in result.rollouts],
-        charts=[_chart_over_steps(y_label, lines) for y_label, lines in curves.items()],
-        image=data_url(png(result.image), PNG),
-        seed=result.seed,
-        times=result.times,
-        temperatures=tuple(rollout.temperature for rollout in result.rollouts),
-    )
+class _Recorded(NamedTuple):
+    """An episode of T steps in the terms of the predictions."""
+
+    rewards: np.ndarray  # (T,)
+    failing: np.ndarray  # (T,) bool
+    terminated: bool
 
 
-def _chart_over_steps(y_label: str, curves: dict[str, np.ndarray]) -> Markup:
-    """A chart of curves (T,), T at least 1, by label."""
-    rows = [
-        (at + 1, label, float(curve[at]), 0.0)
-        for label, curve in curves.items()
-        for at in np.unique(np.linspace(0, len(curve) - 1, _POINTS).astype(int)).tolist()
-    ]
-    svg = draw(Chart({label: label for label in curves}, "step", y_label), rows)
-    assert svg is not None, "every curve has a point"
-    return svg
+class _Predicted(NamedTuple):
+    """Predictions from N moments; see `failing` for their ends."""
+
+    rewards: np.ndarray  # (N, S, T), 0 after a predicted termination, NaN where none was recorded
+    terminated: np.ndarray  # (N, S, T) bool
 
 
-def _open_loop_row(result: OpenLoopResult, rollout: OpenLoopRollout) -> tuple[str, ...]:
-    episodes = np.arange(len(result.lengths))
-    last = (episodes, result.lengths - 1)
-    terminated = result.recorded.terminated[last] == 1
-    predicted = rollout.trajectories.terminated[last] == 1
-    steps_before = np.nansum(rollout.trajectories.terminated == 0, axis=1)
-    early = predicted & (steps_before + 1 < result.lengths - EARLY_STEPS)
-    mean_error = np.nanmean(rollout.latent_error, axis=0)
-    far = mean_error > result.reference_error / 2
-    total = np.nansum(result.recorded.rewards)
-    ratio = np.nansum(rollout.trajectories.rewards) / total if total else None
-    return (
-        f"{rollout.temperature:g}",
-        f"{terminated.sum()} of {len(terminated)}",
-        f"{(predicted & terminated).sum()}",
-        f"{early.sum()}",
-        str(int(far.argmax()) + 1) if far.any() else "not reached",
-        "–" if ratio is None else f"{ratio:.2f}",
-    )
+Moments = Sequence[tuple[int, int]]
+"""N pairs of an episode and the step of it at which a prediction begins."""
 
 
-def temperature_section(runs: dict[str, Path]) -> list[tuple[str, ...]]:
-    """Scores in the dream beside scores in the environment, a row for each run.
+@torch.inference_mode()
+def calibrate(latents: LatentSet, indices: np.ndarray, dynamics: DynamicsModel) -> Calibration:
+    """Compare predictions with episodes that the model was not trained on.
 
     Args:
-        runs: name -> folder of a run whose controller was trained in the dream of one and the same
-            dynamics model.
-
-    Returns:
-        The cells below `scores.TEMPERATURE_HEADER`.
+        latents: encoded episodes.
+        indices: of the held-out ones, at least one; up to `EPISODES` of them are used.
+        dynamics: the model, float32, on the CPU.
 
     Raises:
-        ArtifactError: a record is damaged, or lacks one of the three scores.
+        DataError: the file of latents is damaged.
     """
-    compared = []
-    for name, folder in runs.items():
-        path = folder / "evaluate" / "scores.json"
-        scores = read_scores(path)
-        for policy in (AGENT_IN_DREAM, "agent", "random policy"):
-            if policy not in scores:
-                raise ArtifactError(
-                    f"{path}: the score '{policy}' is missing; run its stage again with"
-                    " overwrite=true"
-                )
-        config = read_record(folder / "controller" / "manifest.json").group("config")
-        temperature = config.number("controller.temperature")
-        random = scores["random policy"]
-        compared.append(DreamTrained(temperature, name, scores[AGENT_IN_DREAM], scores["agent"]))
-    return temperature_rows(compared, random)
+    chosen = np.array(_spread(indices, EPISODES))
+    # The longest first, so that those still running are the first rows.
+    chosen = chosen[np.argsort(-latents.lengths[chosen], kind="stable")]
+    episodes = [latents.episode(int(index)) for index in chosen]
+    recorded = [_recorded(episode, dynamics.predicts_reward) for episode in episodes]
+    every: list[tuple[int, int]] = []
+    failed: list[tuple[int, int]] = []
+    for row, one in enumerate(recorded):
+        every += [(row, at) for at in range(0, len(one.rewards), WINDOW)]
+        begun = np.flatnonzero(one.failing & ~np.append(False, one.failing[:-1]))
+        failed += [(row, int(at) - BEFORE) for at in begun if at >= BEFORE]
+    starts, failed = _spread(every, STARTS), _spread(failed, FAILURES)
+    predicted = _predict(dynamics, episodes, starts, max(HORIZONS))
+    around = _predict(dynamics, episodes, failed, WINDOW) if failed else None
+    return Calibration(
+        episodes=len(episodes),
+        horizons=_horizons(recorded, starts, predicted),
+        failures=_failures(recorded, starts, predicted, dynamics.predicts_reward),
+        around=None if around is None else _around(recorded, failed, around),
+    )
+
+
+def _spread(values: Sequence[Any] | np.ndarray, count: int) -> list[Any]:
+    """At most `count` of some values, evenly spaced."""
+    at = np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int)
+    return [values[number] for number in at]
+
+
+def counted_rewards(rewards: np.ndarray, terminated: np.ndarray, rewarded: bool) -> np.ndarray:
+    """The recorded rewards (T,) that are comparable with those of a dream.
+
+    Args:
+        rewards: of an episode, (T,).
+        terminated: (T,) bool.
+        rewarded: the model predicts rewards; if not, each step that does not terminate is worth 1.
+    """
+    return np.asarray(rewards if rewarded else ~terminated, np.float64)
+
+
+def _recorded(episode: EncodedEpisode, rewarded: bool) -> _Recorded:
+    rewards = counted_rewards(episode.rewards, episode.terminated, rewarded)
+    within = failing(rewards, episode.terminated, rewarded)
+    return _Recorded(rewards, within, bool(episode.terminated[-1]))
+
+
+def _predict(
+    dynamics: DynamicsModel, episodes: Sequence[EncodedEpisode], moments: Moments, steps: int
+) -> _Predicted:
+    """Predict up to T = `steps` steps from each moment."""
+    world = open_loop_world(dynamics, 1.0)
+    latents, state = _warmed(dynamics, episodes, moments)
+    actions = [episodes[row].actions[at : at + steps] for row, at in moments]
+    shape = (len(moments), SAMPLES, steps)
+    rewards, terminated = np.full(shape, np.nan), np.zeros(shape, bool)
+    for sample in range(SAMPLES):
+        first_seed = sample * len(moments)
+        world.begin(latents, range(first_seed, first_seed + len(moments)), state)
+        ended = np.zeros(len(moments), bool)
+        for time, rows, step in under_recorded_actions(world, actions):
+            rewards[rows, sample, time] = np.where(ended[rows], 0, step.reward)
+            ended[rows] |= step.terminated
+            terminated[rows, sample, time] = ended[rows]
+    return _Predicted(rewards, terminated)
+
+
+def _warmed(
+    dynamics: DynamicsModel, episodes: Sequence[EncodedEpisode], moments: Moments
+) -> tuple[Tensor, State]:
+    """The mean latents (N, Z) of the moments, and the state after all steps before them.
+
+    `episodes` are the longest first.
+    """
+    state = dynamics.initial_state(len(episodes))
+    order: list[int] = []
+    parts: list[State] = []
+    for time in range(1 + max(at for _, at in moments)):
+        running = [episode for episode in episodes if len(episode.actions) > time]
+        state = select_rows(state, slice(len(running)))
+        due = [number for number, (_, at) in enumerate(moments) if at == time]
+        if due:
+            order += due
+            parts.append(select_rows(state, torch.tensor([moments[n][0] for n in due])))
+        means, actions = (
+            torch.from_numpy(np.stack([getattr(episode, name)[time] for episode in running]))
+            for name in ("mean", "actions")
+        )
+        state = dynamics.advance(means, actions, state)
+    joined = tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    latents = np.stack([episodes[row].mean[at] for row, at in moments])
+    return torch.from_numpy(latents), select_rows(joined, torch.tensor(order).argsort())
+
+
+def _horizons(
+    recorded: Sequence[_Recorded], starts: Moments, predicted: _Predicted
+) -> tuple[Horizon, ...]:
+    found = []
+    for steps in HORIZONS:
+        whole = [
+            number
+            for number, (row, at) in enumerate(starts)
+            if at + steps <= len(recorded[row].rewards) or recorded[row].terminated
+        ]
+        if not whole:
+            continue
+        moments = [starts[number] for number in whole]
+        earned = np.array([recorded[row].rewards[at : at + steps].sum() for row, at in moments])
+        mean = float(np.nansum(predicted.rewards[whole, :, :steps], axis=2).mean())
+        scale = float(np.sqrt(np.square(earned).mean()))
+        difference = (mean - float(earned.mean())) / scale if scale else 0.0
+        found.append(Horizon(steps, len(whole), float(earned.mean()), mean, difference))
+    return tuple(found)
+
+
+def _failures(
+    recorded: Sequence[_Recorded], starts: Moments, predicted: _Predicted, rewarded: bool
+) -> Failures | None:
+    free = [n for n, (row, at) in enumerate(starts) if not (at and recorded[row].failing[at - 1])]
+    if not free:
+        return None
+    windows = [recorded[row].failing[at : at + WINDOW] for row, at in (starts[n] for n in free)]
+    within = failing(predicted.rewards[free], predicted.terminated[free], rewarded)
+    forecast = within[:, :, :WINDOW].any(axis=2).mean(axis=1)  # (windows,)
+    return failure_scores(forecast, np.array([window.any() for window in windows]))
+
+
+def _around(recorded: Sequence[_Recorded], begun: Moments, predicted: _Predicted) -> Around:
+    earned = np.zeros((len(begun), WINDOW))
+    for number, (row, at) in enumerate(begun):
+        rewards = recorded[row].rewards[at : at + WINDOW]
+        earned[number, : len(rewards)] = rewards
+    sums = np.nancumsum(predicted.rewards, axis=2).mean(axis=(0, 1))
+    return Around(
+        len(begun), tuple(earned.cumsum(axis=1).mean(axis=0).tolist()), tuple(sums.tolist())
+    )
+
+
+def largest_return(latents: LatentSet, max_steps: int, rewarded: bool) -> float:
+    """The largest recorded return over `max_steps` steps.
+
+    An episode that a time limit ended earlier counts with its mean reward in the steps that are
+    missing.
+
+    Args:
+        latents: encoded episodes.
+        max_steps: time limit of the episodes that are compared with it.
+        rewarded: the model predicts rewards; see `counted_rewards`.
+
+    Raises:
+        DataError: the file of latents is damaged.
+    """
+    returns = []
+    for rewards, terminated in latents.outcomes():
+        counted = counted_rewards(rewards, terminated, rewarded)[:max_steps]
+        short = not terminated[: len(counted)].any()
+        returns.append(counted.sum() * (max_steps / len(counted) if short else 1.0))
+    return float(max(returns))

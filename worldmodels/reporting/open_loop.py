@@ -11,6 +11,7 @@ carries no information about the frame, and the model samples it from the prior.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from worldmodels.models.encoder import Encoder, to_input
 from worldmodels.models.features import FeatureSpec
 from worldmodels.reporting.pictures import COLUMNS, STRIDE, decode, image_grid
 from worldmodels.worlds.dream import DreamWorld
+from worldmodels.worlds.world import Step
 
 TEMPERATURES = (0.1, 0.5, 1.0, 1.15, 1.3)
 """Sampling temperatures of Ha & Schmidhuber 2018, table 2."""
@@ -153,19 +155,15 @@ def _predict(
     `shown` is a longest episode: environments are ordered by length, so it is environment 0 until
     the end.
     """
-    # DreamWorld needs first latents to draw from; `begin` sets them explicitly instead.
-    unused = np.zeros((1, dynamics.latent_size), np.float32)
-    world = DreamWorld(dynamics, FirstLatents(unused, unused), temperature, FeatureSpec(state=()))
+    world = open_loop_world(dynamics, temperature)
     order = sorted(range(len(recorded)), key=lambda number: -len(recorded[number].actions))
     steps = len(recorded[order[0]].actions)
     error, rewards, terminated = (np.full((len(recorded), steps), np.nan) for _ in range(3))
-    running = np.array(order)
     world.begin(torch.stack([latents[n][0] for n in order]), [recorded[n].seed for n in order])
     ended = np.zeros(len(recorded), bool)
     shown_latents = [latents[shown][:1]]
-    for time in range(steps):
-        actions = np.stack([recorded[number].actions[time] for number in running])
-        step = world.step(torch.from_numpy(actions))
+    for time, rows, step in under_recorded_actions(world, [recorded[n].actions for n in order]):
+        running = np.array(order)[rows]
         ended[running] |= step.terminated
         encoded = torch.stack([latents[number][time + 1] for number in running])
         difference = (world.latents - encoded)[:, active]
@@ -174,14 +172,37 @@ def _predict(
         terminated[running, time] = ended[running]
         if running[0] == shown:
             shown_latents.append(world.latents[:1])
-        remaining = np.array([len(recorded[number].actions) > time + 1 for number in running])
-        if not remaining.all():
-            running = running[remaining]
-            world.keep(remaining)
-        if not len(running):
-            break
     rollout = OpenLoopRollout(temperature, Trajectories(rewards, terminated), error)
     return rollout, torch.cat(shown_latents)
+
+
+def open_loop_world(dynamics: DynamicsModel, temperature: float) -> DreamWorld:
+    """A dream that is begun with given latents, on the device of `dynamics`."""
+    # DreamWorld needs first latents to draw from; `begin` sets them explicitly instead.
+    unused = np.zeros((1, dynamics.latent_size), np.float32)
+    return DreamWorld(dynamics, FirstLatents(unused, unused), temperature, FeatureSpec(state=()))
+
+
+def under_recorded_actions(
+    world: DreamWorld, actions: Sequence[np.ndarray]
+) -> Iterator[tuple[int, np.ndarray, Step]]:
+    """Step a world that was begun, until every row has had its last action.
+
+    Args:
+        world: with N rows.
+        actions: of each row, (steps, A), at least one.
+
+    Yields:
+        the time, the rows (n,) that took this step, and its results, n rows.
+    """
+    rows = np.arange(len(actions))
+    for time in range(max(map(len, actions))):
+        step = world.step(torch.from_numpy(np.stack([actions[int(row)][time] for row in rows])))
+        yield time, rows, step
+        remaining = np.array([len(actions[int(row)]) > time + 1 for row in rows])
+        if not remaining.all():
+            rows = rows[remaining]
+            world.keep(remaining)
 
 
 def _reference_error(latents: Tensor) -> float:

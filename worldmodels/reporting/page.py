@@ -11,14 +11,18 @@ from pathlib import Path
 
 import jinja2
 
+from worldmodels.config.sections import CalibrationConfig
 from worldmodels.files.untrusted import printable
-from worldmodels.reporting.calibration import (
+from worldmodels.reporting.charts import Chart, draw
+from worldmodels.reporting.media import MP4, PNG, data_url, embedded
+from worldmodels.reporting.model_sections import (
+    HORIZON_HEADER,
     OPEN_LOOP_HEADER,
+    RELIABILITY_HEADER,
+    held_out_section,
     open_loop_section,
     temperature_section,
 )
-from worldmodels.reporting.charts import Chart, draw
-from worldmodels.reporting.media import MP4, PNG, data_url, embedded
 from worldmodels.reporting.open_loop import OpenLoopResult
 from worldmodels.reporting.pictures import EpisodeComparison, png
 from worldmodels.reporting.records import Record, read_record, read_scores
@@ -29,6 +33,7 @@ from worldmodels.reporting.scores import (
     exploitation_warning,
     score_rows,
 )
+from worldmodels.reporting.verdict import exploitation_begins, read_calibration
 from worldmodels.runs.tracking import read_metrics
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
@@ -72,6 +77,7 @@ _CONTROLLER_CHARTS = (
             "fitness/mean": "mean of the generation",
             "fitness/worst": "worst of the generation",
             "selection/mean": "CMA-ES mean, selection seeds",
+            "selection/recorded_best": "largest recorded return",
         },
         "generation",
         "return",
@@ -107,6 +113,7 @@ def render(
     comparison: EpisodeComparison | None,
     open_loop: OpenLoopResult | None = None,
     dream_trained: dict[str, Path] | None = None,
+    limits: CalibrationConfig | None = None,
 ) -> str:
     """The report as HTML. The section of an unfinished stage states that.
 
@@ -117,6 +124,7 @@ def render(
         open_loop: open-loop predictions of the agent's episodes; None leaves the section out.
         dream_trained: name -> folder of the runs whose controllers were trained in the dream of
             this run's dynamics model; the section is left out where there are none.
+        limits: thresholds of a calibrated dynamics model; None for the defaults.
 
     Raises:
         ArtifactError: a file of a finished stage is damaged or of another form.
@@ -127,10 +135,9 @@ def render(
         "key_figures": _key_figures(manifests),
         "missing": {s: _reason(s, manifests) for s in STAGES if s not in folders},
         "comparison": None if comparison is None else _comparison(comparison),
+        **_model(folders, manifests, limits or CalibrationConfig()),
         "open_loop": None if open_loop is None else open_loop_section(open_loop),
-        "open_loop_header": OPEN_LOOP_HEADER,
         "temperatures": temperature_section(dream_trained) if dream_trained else None,
-        "temperature_header": TEMPERATURE_HEADER,
         "resources": [_resources(stage, manifest) for stage, manifest in manifests.items()],
         **_provenance(manifests),
     }
@@ -218,6 +225,22 @@ def _rnn(folder: Path, manifest: Record) -> Values:
 
 def _controller(folder: Path, manifest: Record) -> Values:
     return {"charts": _charts(_CONTROLLER_CHARTS, folder)}
+
+
+def _model(
+    folders: dict[str, Path], manifests: dict[str, Record], limits: CalibrationConfig
+) -> Values:
+    """The calibration of the dynamics model, whether a search exploited it, and table headers."""
+    found = read_calibration(folders["rnn"]) if "rnn" in folders else None
+    searched = manifests.get("controller")
+    return {
+        "held_out": None if found is None else held_out_section(found, limits),
+        "exploitation": None if searched is None else exploitation_begins(searched),
+        "horizon_header": HORIZON_HEADER,
+        "reliability_header": RELIABILITY_HEADER,
+        "open_loop_header": OPEN_LOOP_HEADER,
+        "temperature_header": TEMPERATURE_HEADER,
+    }
 
 
 def _comparison(comparison: EpisodeComparison) -> Values:

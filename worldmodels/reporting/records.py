@@ -62,6 +62,13 @@ class Record:
             pass
         raise self._wrong(key, "is not a number")
 
+    def count(self, key: str) -> int:
+        """The number under `key`, which is an integer of 0 or more."""
+        value = self.number(key)
+        if value < 0 or not value.is_integer():
+            raise self._wrong(key, "is not a count")
+        return int(value)
+
     def numbers(self, key: str) -> dict[str, float]:
         """The object under `key`, whose values are all numbers."""
         group = self.group(key)
@@ -69,11 +76,24 @@ class Record:
 
     def list_of_numbers(self, key: str) -> tuple[float, ...]:
         """The list under `key`, whose items are all numbers."""
+        items = self._items(key)
+        return tuple(items.number(name) for name in items.fields)
+
+    def groups(self, key: str) -> list[Record]:
+        """The list under `key`, whose items are all objects."""
+        items = self._items(key)
+        return [items.group(name) for name in items.fields]
+
+    def optional(self, key: str) -> float | None:
+        """The number under `key`, or None where it is null or missing."""
+        return None if self.fields.get(key) is None else self.number(key)
+
+    def _items(self, key: str) -> Record:
+        """The list under `key`, as an object whose fields are the positions."""
         value = self._field(key)
         if not isinstance(value, list):
             raise self._wrong(key, "is not a list")
-        items = Record(self.path, {str(i): item for i, item in enumerate(value)}, f"{key}.")
-        return tuple(items.number(name) for name in items.fields)
+        return Record(self.path, {str(i): item for i, item in enumerate(value)}, f"{key}.")
 
     def _field(self, key: str) -> Any:
         if key not in self.fields:

@@ -21,7 +21,11 @@ from worldmodels.evolution.search import Search
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.features import FeatureSpec
+from worldmodels.reporting.calibration import largest_return
+from worldmodels.reporting.records import Record
+from worldmodels.reporting.verdict import exploitation_begins
 from worldmodels.runs.integrity import fingerprint_arrays
+from worldmodels.runs.manifests import MANIFEST
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
@@ -45,8 +49,9 @@ def run(context: Context) -> None:
     world = context.runtime.env_content(context.runtime.env_spec()) if real else {}
     # With final_sigma the step sizes depend on the budget, which can then not be raised.
     falling = config.final_sigma is not None
-    growable = () if falling else ("controller.generations", "controller.total_steps")
-    with context.begin("controller", inputs, growable, controller=config, **world) as folder:
+    growable = ["controller.exploitation_patience"]
+    growable += [] if falling else ["controller.generations", "controller.total_steps"]
+    with context.begin("controller", inputs, tuple(growable), controller=config, **world) as folder:
         if not folder.complete:
             _evolve(context, folder)
 
@@ -69,7 +74,8 @@ def _evolve(context: Context, folder: StageFolder) -> None:
         _previous_mean(context, subspace),
         config.diagonal,
     )
-    options = _options(context, folder.record["made_by"])
+    best = _recorded_best(context, models, dynamics)
+    options = _options(context, folder.record["made_by"], best)
     workers = partial(context.runtime.pool, _world_spec(context, models, joined.features))
     with context.tracker(folder) as tracker:
         result = evolve(search, subspace, joined.controller, workers, folder.path, options, tracker)
@@ -89,6 +95,8 @@ def _evolve(context: Context, folder: StageFolder) -> None:
             "world": config.world.name,
             "generations": result.generations,
             "steps": result.steps,
+            "recorded_best": best,
+            "exploitation": result.exploitation,
         },
         [f"agent/{path.name}" for path in agent.iterdir() if not path.name.startswith(".")],
     )
@@ -96,6 +104,9 @@ def _evolve(context: Context, folder: StageFolder) -> None:
         f"controller: {result.generations} generations in the {config.world.name} world,"
         f" mean {result.score:.1f} on selection seeds ({result.throughput:,.0f} steps/s)"
     )
+    warning = exploitation_begins(Record(folder.path / MANIFEST, folder.record))
+    if warning is not None:
+        say(f"controller: {warning}")
 
 
 def _agent_config(context: Context) -> AgentConfig:
@@ -116,7 +127,29 @@ def _agent_config(context: Context) -> AgentConfig:
     return AgentConfig(features, spec, env.id, observation, actions)
 
 
-def _options(context: Context, made_by: str) -> EvolveOptions:
+def _recorded_best(context: Context, models: Models, dynamics: DynamicsModel) -> float | None:
+    """The largest return of an episode that the dynamics model of a dream was trained on; None in
+    the environment, and where the model is an agent's, which comes without episodes.
+
+    Raises:
+        ConfigError: the search is to stop above it, and there are no episodes.
+    """
+    config = context.config.controller
+    if config.world is WorldKind.real:
+        return None
+    if models.latents is not None:
+        latents = LatentSet(models.latents)
+        return largest_return(latents, config.max_steps, dynamics.predicts_reward)
+    if config.exploitation_patience is not None:
+        raise ConfigError(
+            f"controller.exploitation_patience={config.exploitation_patience}: the agent of base="
+            " has no recorded episodes to compare with; give null, or train a dynamics model in"
+            " this run"
+        )
+    return None
+
+
+def _options(context: Context, made_by: str, recorded_best: float | None) -> EvolveOptions:
     config = context.config.controller
     return EvolveOptions(
         generations=config.generations,
@@ -133,6 +166,8 @@ def _options(context: Context, made_by: str) -> EvolveOptions:
         overlap=config.overlap,
         seed=context.config.seed,
         made_by=made_by,
+        recorded_best=recorded_best,
+        exploitation_patience=config.exploitation_patience,
     )
 
 

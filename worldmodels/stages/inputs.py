@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from worldmodels.agents.folder import fingerprint as agent_fingerprint
 from worldmodels.agents.folder import part_fingerprint
 from worldmodels.agents.model_files import load_dynamics, load_encoder
@@ -114,6 +116,16 @@ class Inputs:
         return EpisodeSet.listed(
             [file for folder in folders for file in listed(folder, "shard-*.h5")], policy
         )
+
+    def newest(self, episodes: EpisodeSet) -> np.ndarray:
+        """The indices of this run's own among `episodes`, as `episodes()` returned them."""
+        folder, first = self.run.locate("rollouts"), 0
+        numbers: list[int] = []
+        for shard in episodes.shards:
+            count = len(shard.lengths)
+            numbers += range(first, first + count) if shard.path.parent == folder else ()
+            first += count
+        return np.array(numbers, np.int64)
 
     def episode_fingerprints(self) -> dict[str, str]:
         """The fingerprints of the episodes that are trained on, by name of input."""

@@ -5,17 +5,19 @@ configuration has one and ``base=`` names no agent; ``base=<run>`` reuses the fi
 earlier run as round one. Each later round collects with the controller of the round before, with
 noise on its parameters, and trains on the episodes of all rounds; encoder, dynamics model and
 controller start from the weights of the round before. ``rounds.json`` has the scores of each
-round's agent.
+round's agent, and of each round its frames, returns and the calibration of its dynamics model.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from worldmodels.config.choices import ActionSource
 from worldmodels.config.schema import changed
 from worldmodels.files.atomic import write_json
 from worldmodels.reporting.records import read_scores
+from worldmodels.reporting.rounds import round_in_words, round_record, settled
 from worldmodels.reporting.scores import AGENT_IN_DREAM, PAPER_SCORES, score_table
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.provenance import provenance
@@ -27,6 +29,7 @@ from worldmodels.stages.context import Context
 def run(context: Context) -> None:
     """Run the rounds that are missing, each in a folder of its own."""
     earlier: tuple[Run, ...] = ()
+    entries: list[dict[str, Any]] = []
     config = context.config
     for number in range(1, config.iterate.rounds + 1):
         bootstrapping = not earlier and context.published is None
@@ -44,11 +47,20 @@ def run(context: Context) -> None:
         for part in (rollouts, vae, rnn, controller, evaluate, report):
             part.run(stage)
         earlier = (*earlier, this)
-    _compare(context, earlier)
+        entries.append(round_record(this, entries, config.calibration))
+        say(f"iterate: {round_in_words(entries[-1])}")
+        if number < config.iterate.rounds and settled(entries, config.iterate.patience):
+            say(
+                "iterate: no further round: the dynamics model is calibrated, and the newest"
+                f" episodes are no better (iterate.patience={config.iterate.patience})"
+            )
+            break
+    _compare(context, earlier, entries)
 
 
-def _compare(context: Context, rounds: tuple[Run, ...]) -> None:
-    """Write and print the scores of each round's agent, with those in the dream it trained in.
+def _compare(context: Context, rounds: tuple[Run, ...], entries: list[dict[str, Any]]) -> None:
+    """Write ``rounds.json``, and print the scores of each round's agent, with those in the dream it
+    trained in.
 
     Raises:
         ArtifactError: the scores of a round are missing or damaged.
@@ -61,5 +73,6 @@ def _compare(context: Context, rounds: tuple[Run, ...]) -> None:
                 name = policy.replace("agent", f"agent of {run.root.name}")
                 scores.append(replace(found[policy], name=name))
     path = context.run.root / "rounds.json"
-    write_json(path, {**provenance(), "scores": {score.name: score.record() for score in scores}})
+    named = {score.name: score.record() for score in scores}
+    write_json(path, {**provenance(), "scores": named, "rounds": entries})
     console.print(score_table(scores, PAPER_SCORES.get(context.config.env.id, [])))

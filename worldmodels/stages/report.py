@@ -43,6 +43,7 @@ def run(context: Context) -> None:
             _comparison(context, finished) if modelled else None,
             _open_loop(context) if "evaluate" in finished else None,
             _dream_trained(context),
+            context.config.calibration,
         )
         path = folder.path / "index.html"
         with atomic_path(path) as temporary:

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from worldmodels.agents.model_files import load_encoder, save_dynamics
+from worldmodels.agents.model_files import load_dynamics, load_encoder, save_dynamics
 from worldmodels.agents.registry import build_dynamics
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
 from worldmodels.errors import DataError
+from worldmodels.files.atomic import write_json
 from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.reporting.calibration import calibrate
+from worldmodels.reporting.verdict import CALIBRATION, distrust, in_words
 from worldmodels.runs.integrity import (
     Listed,
     fingerprint_arrays,
@@ -66,14 +69,37 @@ def _learn(context: Context, folder: StageFolder) -> None:
     if config.baselines:
         table["copy_last"] = copy_baseline_nll(latents, *split, model.sampled)
     save_dynamics(folder.path / "rnn.safetensors", model, latents.first_latents())
+    calibrated = _calibrate(context, folder, episodes, latents, split[1])
     folder.finish(
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
         result.rates,
         {"validation_nll": table, **result.validation},
-        ["rnn.safetensors", "latents.h5"],
+        ["rnn.safetensors", "latents.h5", *calibrated],
     )
     rows = ", ".join(f"{name} {nll:.4f}" for name, nll in table.items())
     say(f"rnn: validation nats per dimension: {rows} ({result.pace})")
+
+
+def _calibrate(
+    context: Context,
+    folder: StageFolder,
+    episodes: EpisodeSet,
+    latents: LatentSet,
+    validation: np.ndarray,
+) -> list[str]:
+    """Measure the calibration on the held-out episodes of this run's own data, which the present
+    controller collected; the name of the file, if there are such episodes."""
+    held_out = np.intersect1d(validation, context.inputs.newest(episodes))
+    if not len(held_out):
+        say("rnn: calibration: not measured, for no episode of the newest data was held out")
+        return []
+    dynamics = load_dynamics(folder.path / "rnn.safetensors")
+    found = calibrate(latents, held_out, dynamics)
+    write_json(folder.path / CALIBRATION, found.record())
+    say(f"rnn: calibration on {in_words(found)}")
+    for reason in distrust(found, context.config.calibration):
+        say(f"rnn: calibration: {reason}")
+    return [CALIBRATION]
 
 
 def _latents(context: Context, folder: StageFolder, episodes: EpisodeSet) -> LatentSet:

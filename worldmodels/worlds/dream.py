@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from worldmodels.data.latents import FirstLatents
-from worldmodels.models.dynamics import DynamicsModel, reset_rows, select_rows
+from worldmodels.models.dynamics import DynamicsModel, State, reset_rows, select_rows
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.spent import spending
 from worldmodels.worlds.noise import EpisodeNoise
@@ -63,12 +63,13 @@ class DreamWorld:
         return self.begin(self._begin(seeds), seeds)
 
     @torch.inference_mode()
-    def begin(self, latents: Tensor, seeds: Sequence[int]) -> Tensor:
+    def begin(self, latents: Tensor, seeds: Sequence[int], state: State | None = None) -> Tensor:
         """Start episodes from given latents.
 
         Args:
             latents: z_0 of each episode, (N, Z) float32.
             seeds: of the N episodes; they determine all samples.
+            state: of the model before z_0, N rows; None for that of an episode's start.
 
         Returns:
             features (N, F) float32.
@@ -76,7 +77,8 @@ class DreamWorld:
         self._uniform = EpisodeNoise(seeds, MIXTURE_STREAM, self.device)
         self._normal = EpisodeNoise(seeds, NORMAL_STREAM, self.device)
         self._latents = latents.to(self.device)
-        self._state = self._dynamics.initial_state(len(seeds), self.device)
+        initial = self._dynamics.initial_state(len(seeds), self.device)
+        self._state = initial if state is None else state
         self._actions = torch.zeros(len(seeds), self._dynamics.action_size, device=self.device)
         self._time = torch.zeros(len(seeds), dtype=torch.int64, device=self.device)
         return self.features()

@@ -1,0 +1,290 @@
+"""Calibration of the dynamics model, and the linear probe."""
+
+import importlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from worldmodels.config.sections import CalibrationConfig
+from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
+from worldmodels.errors import ArtifactError
+from worldmodels.files.atomic import read_json, write_json
+from worldmodels.models.dynamics import Prediction, State
+from worldmodels.reporting.calibration import Calibration, calibrate, largest_return
+from worldmodels.reporting.failures import failing, failure_scores
+from worldmodels.reporting.page import render
+from worldmodels.reporting.verdict import (
+    CALIBRATION,
+    distrust,
+    read_calibration,
+)
+
+# --- failures
+
+
+def test_failures_are_those_of_a_plain_loop() -> None:
+    rng = np.random.default_rng(0)
+    for rewarded in (True, False):
+        for _ in range(40):
+            steps = int(rng.integers(1, 160))
+            rewards = np.where(rng.random(steps) < rng.choice([0.01, 0.04, 0.3]), 3.2, -0.1)
+            end = int(rng.integers(0, 2 * steps))
+            terminated = np.arange(steps) >= end
+            expected = []
+            for time in range(steps):
+                stalled = time + 50 <= min(steps, end) and rewards[time : time + 50].sum() < 0
+                completed = rewarded and time == end and rewards[time] > 0
+                expected.append(stalled or (time == end and not completed))
+            assert failing(rewards, terminated, rewarded).tolist() == expected
+
+
+def test_scores_of_forecasts_are_those_of_their_definitions() -> None:
+    rng = np.random.default_rng(0)
+    forecast, happened = rng.integers(0, 5, 200) / 4, rng.random(200) < 0.3
+    found = failure_scores(forecast, happened)
+    hits = sum(1 for f, h in zip(forecast, happened, strict=True) if f >= 0.5 and h)
+    assert found.recall == hits / sum(happened)
+    assert found.precision == hits / sum(1 for f in forecast if f >= 0.5)
+    pairs = list(zip(forecast.tolist(), happened.tolist(), strict=True))
+    assert found.brier == pytest.approx(sum((f - h) ** 2 for f, h in pairs) / 200)
+    # Murphy's decomposition: reliability - resolution + uncertainty is the Brier score.
+    base = np.mean(happened)
+    parts = [
+        one.windows / 200 * ((one.forecast - one.observed) ** 2 - (one.observed - base) ** 2)
+        for one in found.reliability
+    ]
+    assert sum(parts) + base * (1 - base) == pytest.approx(found.brier)
+    none = failure_scores(np.zeros(3), np.zeros(3, bool))
+    assert (none.recall, none.precision, none.brier) == (None, None, 0.0)
+
+
+# --- predictions
+
+
+class Certain(NamedTuple):
+    """A distribution of the next latent that has one value."""
+
+    mean: Tensor
+
+    def sample(self, uniform: Tensor, normal: Tensor, temperature: float | Tensor) -> Tensor:
+        return self.mean
+
+    def mode(self) -> Tensor:
+        return self.mean
+
+
+class Clock(nn.Module):
+    """A dynamics model of episodes whose reward is the last action's first number plus a hundredth
+    of the step's number, and which terminate where its second number is above one half.
+
+    Its state is the number of steps and the last action, so that it predicts right only from the
+    state of the moment at which it begins.
+    """
+
+    mixed_precision = False
+    latent_size, action_size, sampled, predicts_reward = 2, 2, False, True
+    state_features: dict[str, int] = {}  # noqa: RUF012  (of the protocol)
+
+    def __init__(self, optimism: float = 0.0, immortal: bool = False) -> None:
+        super().__init__()
+        self.optimism, self.immortal = optimism, immortal
+
+    def initial_state(self, num_envs: int, device: torch.device | None = None) -> State:
+        return torch.zeros(num_envs), torch.zeros(num_envs, 2)
+
+    def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
+        return state[0] + 1, actions
+
+    def predict(self, state: State) -> Prediction[Certain]:
+        time, actions = state
+        reward = actions[:, 0] + 0.01 * (time - 1) + self.optimism
+        ends = torch.zeros_like(time) if self.immortal else actions[:, 1]
+        return Prediction(Certain(torch.zeros(len(time), 2)), reward, ends - 0.5)
+
+
+def recorded(folder: Path, lengths: Sequence[int], ends: Sequence[float | None]) -> LatentSet:
+    """Episodes that `Clock` predicts; each earns 1 a step at first and falls from step 120 on.
+
+    Args:
+        folder: of the file.
+        lengths: steps of each episode.
+        ends: what the last action of an episode that terminates earns; None for a time limit.
+    """
+    episodes = []
+    for seed, (steps, end) in enumerate(zip(lengths, ends, strict=True)):
+        time = np.arange(steps)
+        terminated = (time == steps - 1) & (end is not None)
+        earned = np.where(terminated, end or 0.0, np.where(time < 120, 1.0, -9.0))
+        actions = np.stack([earned, terminated], axis=1)
+        latents = np.zeros((steps + 1, 2), np.float32)
+        rewards = (actions[:, 0] + 0.01 * time).astype(np.float32)
+        episodes.append(
+            EncodedEpisode(latents, latents, actions.astype(np.float32), rewards, terminated, seed)
+        )
+    write_latents(folder / "latents.h5", episodes, {})
+    return LatentSet(folder / "latents.h5")
+
+
+LENGTHS, ENDS = (90, 260, 40, 130), (-9.0, None, None, 5.0)
+"""A failure, a stall, an episode without either, and a completed task."""
+
+
+def test_a_model_that_is_right_is_calibrated(tmp_path: Path) -> None:
+    latents = recorded(tmp_path, LENGTHS, ENDS)
+    found = calibrate(latents, np.arange(4), Clock())  # type: ignore[arg-type]  # of the protocol
+    rewards = [episode.rewards for episode in map(latents.episode, range(4))]
+    for horizon in found.horizons:
+        sums = [
+            one[at : at + horizon.steps].sum()
+            for one, end in zip(rewards, ENDS, strict=True)
+            for at in range(0, len(one), 50)
+            if at + horizon.steps <= len(one) or end is not None
+        ]
+        assert horizon.starts == len(sums)
+        assert horizon.earned == pytest.approx(np.mean(sums))
+        assert horizon.predicted == pytest.approx(horizon.earned, rel=1e-5)
+        assert abs(horizon.difference) < 1e-5
+    assert [one.steps for one in found.horizons] == [10, 30, 100, 300]
+    failures = found.failures
+    assert failures is not None
+    falls = next(at for at in range(211) if rewards[1][at : at + 50].sum() < 0)
+    assert 50 <= falls < 100
+    # Those that begin at steps 100, 150 and 200 of the second episode begin within its stall.
+    assert failures.windows == 2 + 3 + 1 + 3
+    assert failures.recorded == failures.predicted == 2
+    assert (failures.recall, failures.precision, failures.brier) == (1.0, 1.0, 0.0)
+    assert found.around is not None
+    assert found.around.failures == 2
+    assert found.around.predicted == pytest.approx(found.around.earned, rel=1e-4)
+    first = rewards[0][90 - 1 - 25], rewards[1][falls - 25]
+    assert found.around.earned[0] == pytest.approx(np.mean(first))
+    assert distrust(found, CalibrationConfig()) == ()
+
+
+def test_a_model_that_promises_too_much_is_not_calibrated(tmp_path: Path) -> None:
+    latents = recorded(tmp_path, LENGTHS, ENDS)
+    model = Clock(optimism=20.0, immortal=True)
+    found = calibrate(latents, np.arange(4), model)  # type: ignore[arg-type]  # of the protocol
+    assert found.failures is not None
+    assert (found.failures.recorded, found.failures.predicted) == (2, 0)
+    assert (found.failures.recall, found.failures.precision) == (0.0, None)
+    assert found.horizons[0].predicted - found.horizons[0].earned == pytest.approx(200, rel=1e-4)
+    limits = CalibrationConfig()
+    returns, recall = distrust(found, limits)
+    assert "calibration.return_error=0.25" in returns
+    assert "recall of failures is 0.00 (2 recorded, 0 predicted)" in recall
+    assert distrust(found, CalibrationConfig(return_error=1000, recall=0)) == ()
+    assert "not measured" in distrust(None, limits)[0]
+
+
+def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
+    found = calibrate(recorded(tmp_path, LENGTHS, ENDS), np.arange(4), Clock())  # type: ignore[arg-type]  # of the protocol
+    for written in (found, Calibration(1, (), None, None)):
+        write_json(tmp_path / CALIBRATION, written.record())
+        assert read_calibration(tmp_path) == written
+    (tmp_path / CALIBRATION).unlink()
+    assert read_calibration(tmp_path) is None
+    damages: list[dict[str, Any]] = [
+        {"episodes": 1.5},
+        {"horizons": {}},
+        {"horizons": [{"steps": "1"}]},
+    ]
+    for damage in damages:
+        write_json(tmp_path / CALIBRATION, found.record() | damage)
+        with pytest.raises(ArtifactError, match=r"calibration\.json: "):
+            read_calibration(tmp_path)
+
+
+def test_the_largest_return_is_over_as_many_steps_as_the_dream(tmp_path: Path) -> None:
+    latents = recorded(tmp_path, (10, 40), (-9.0, None))
+    returns = [latents.episode(number).rewards.sum() for number in range(2)]
+    assert largest_return(latents, 1000, True) == pytest.approx(returns[1] * 1000 / 40, rel=1e-5)
+    assert largest_return(latents, 20, True) == pytest.approx(latents.read(1, 0, 20).rewards.sum())
+    assert largest_return(latents, 5, False) == 5  # steps survived
+    (tmp_path / "other").mkdir()
+    ended = recorded(tmp_path / "other", (10,), (-9.0,))
+    assert largest_return(ended, 1000, True) == pytest.approx(returns[0], rel=1e-5)
+    assert largest_return(ended, 1000, False) == 9
+
+
+# --- the linear probe
+
+
+def test_the_probe_is_a_ridge_regression_scored_on_held_out_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    probe = importlib.import_module("probe")
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(3.0, [1.0, 20.0, 0.1], (300, 3))
+    exact = inputs @ [[1.0], [2.0], [-3.0]] + 5.0
+    targets = np.concatenate([exact, rng.normal(size=(300, 1))], axis=1)
+    held_out = np.arange(300) % 4 == 3
+    known, noise = probe.ridge(inputs, targets, held_out, penalty=1e-9)
+    assert known.r2 == pytest.approx(1.0)
+    assert known.rmse == pytest.approx(0.0, abs=1e-6)
+    assert noise.r2 < 0.1
+    # A penalty is as much as further rows of it, with the target's mean.
+    fitted, other = inputs[~held_out], inputs[held_out]
+    mean, std = fitted.mean(axis=0), fitted.std(axis=0)
+    rows = np.concatenate([(fitted - mean) / std, np.sqrt(50.0) * np.eye(3)])
+    centred = np.concatenate([targets[~held_out, 0] - targets[~held_out, 0].mean(), np.zeros(3)])
+    weights = np.linalg.lstsq(rows, centred, rcond=None)[0]
+    said = (other - mean) / std @ weights + targets[~held_out, 0].mean()
+    rmse = np.sqrt(np.mean((said - targets[held_out, 0]) ** 2))
+    assert probe.ridge(inputs, targets, held_out, penalty=50.0)[0].rmse == pytest.approx(rmse)
+
+
+def test_the_probe_has_the_motion_of_the_car_in_its_own_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    probe = importlib.import_module("probe")
+    body = np.zeros((2, 5, 11), np.float32)
+    turned = 0.3  # counterclockwise: forward, which is up at 0, is (-sin, cos)
+    forward, right = (
+        np.array([-np.sin(turned), np.cos(turned)]),
+        np.array([np.cos(turned), np.sin(turned)]),
+    )
+    for number, (ahead, aside) in enumerate(((30.0, 4.0), (0.0, -2.0))):
+        velocity = ahead * forward + aside * right
+        body[number, 0, [2, 3, 4, 5]] = turned, *velocity, 0.5
+    expected = [[np.hypot(30, 4), 4, 0.5], [2, -2, 0.5]]
+    np.testing.assert_allclose(probe.motion(body), expected, rtol=1e-5)
+
+
+# --- stages
+
+
+def manifest(data: Path, stage: str, name: str = "smoke") -> Any:
+    return read_json(data / name / stage / "manifest.json")
+
+
+def test_a_run_measures_its_dynamics_model_and_reports_it(smoke: Path) -> None:
+    found = read_calibration(smoke / "smoke/rnn")
+    assert found is not None
+    assert CALIBRATION in manifest(smoke, "rnn")["files"]
+    assert [one.steps for one in found.horizons] == [10, 30]  # episodes have 40 steps
+    page = (smoke / "smoke/report/index.html").read_text()
+    section = page[page.index("<h2>Calibration of the learned model</h2>") :]
+    section = section[: section.index("</section>")]
+    assert f"{found.episodes} held-out episodes" in section
+    cells = re.findall(r"<td>(.*?)</td>", section)
+    for one in found.horizons:
+        assert f"{one.earned:.1f}" in cells
+        assert f"{one.predicted:.1f}" in cells
+    assert "mean return" in section[: section.index("</svg>")]
+    for reason in distrust(found, CalibrationConfig()):
+        assert reason in section
+
+
+def test_an_older_run_without_a_calibration_still_has_a_report(copy: Path) -> None:
+    (copy / "smoke/rnn" / CALIBRATION).unlink()
+    page = render("a", {"rnn": copy / "smoke/rnn"}, None)
+    assert "Calibration of the learned model" not in page

@@ -1,0 +1,102 @@
+"""What each round of ``stage=iterate`` cost and reached, for ``rounds.json`` and a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from worldmodels.config.choices import WorldKind
+from worldmodels.config.sections import CalibrationConfig
+from worldmodels.reporting.records import read_record, read_scores
+from worldmodels.reporting.scores import AGENT_IN_DREAM, Score
+from worldmodels.reporting.verdict import distrust, read_calibration
+from worldmodels.runs.artifacts import Run
+from worldmodels.runs.manifests import MANIFEST
+
+
+def round_record(
+    run: Run, earlier: Sequence[dict[str, Any]], limits: CalibrationConfig
+) -> dict[str, Any]:
+    """The entry of a round.
+
+    Args:
+        run: of the round, with all its stages finished.
+        earlier: the entries of the rounds before it.
+        limits: thresholds of a calibrated dynamics model.
+
+    Returns:
+        ``name``; ``frames`` of the environment: ``recorded`` ones, those of the ``search``
+        (training episodes in the environment), and the ``total`` of both in all rounds so far;
+        ``recorded_return``, mean of the newest episodes; mean and 95 % ``interval`` of the agent's
+        return, ``predicted`` in the dream in which it was trained (None for the environment) and
+        ``earned`` in the environment; ``calibration`` (None where it was not measured); and
+        ``verdict``: whether the dynamics model is calibrated, the ``reasons`` if not, and the
+        generation at which ``exploitation`` began, if it did.
+
+    Raises:
+        ArtifactError: a file of the round is missing or damaged.
+    """
+    scores = read_scores(run.locate("evaluate") / "scores.json")
+    collected, searched = (
+        read_record(run.locate(stage) / MANIFEST).group("summary")
+        for stage in ("rollouts", "controller")
+    )
+    real = searched.text("world") == WorldKind.real.name
+    recorded, search = collected.number("frames"), searched.number("steps") if real else 0.0
+    before = earlier[-1]["frames"]["total"] if earlier else 0
+    found = read_calibration(run.locate("rnn"))
+    reasons = distrust(found, limits)
+    return {
+        "name": run.root.name,
+        "frames": {
+            "recorded": round(recorded),
+            "search": round(search),
+            "total": before + round(recorded + search),
+        },
+        "recorded_return": collected.number("mean_return"),
+        "predicted": _mean(scores.get(AGENT_IN_DREAM)),
+        "earned": _mean(scores["agent"]),
+        "calibration": None if found is None else found.record(),
+        "verdict": {
+            "calibrated": not reasons,
+            "reasons": list(reasons),
+            "exploitation": searched.optional("exploitation"),
+        },
+    }
+
+
+def _mean(score: Score | None) -> dict[str, Any] | None:
+    return None if score is None else {"mean": score.mean, "interval": list(score.interval)}
+
+
+def round_in_words(entry: dict[str, Any]) -> str:
+    """One line on an entry of `round_record`."""
+    predicted, verdict = entry["predicted"], entry["verdict"]
+    promised = "" if predicted is None else f"{predicted['mean']:.1f} predicted, "
+    calibrated = "calibrated" if verdict["calibrated"] else "not calibrated"
+    began = verdict["exploitation"]
+    exploited = "" if began is None else f"; exploitation beginning at generation {began:.0f}"
+    return (
+        f"{entry['name']}: {entry['frames']['total']:,} frames so far; return {promised}"
+        f"{entry['earned']['mean']:.1f} earned; dynamics model {calibrated}{exploited}"
+    )
+
+
+def settled(entries: Sequence[dict[str, Any]], patience: int | None) -> bool:
+    """Whether further rounds are unlikely to help.
+
+    That is: in the last `patience` rounds the dynamics model was calibrated, and the newest
+    episodes, which the controller of the round before collected, had no higher mean return than
+    those of a round before. No evaluation seed has a part in it.
+
+    Args:
+        entries: of `round_record`, all rounds so far.
+        patience: None for never.
+    """
+    if patience is None or len(entries) <= patience:
+        return False
+    returns = [entry["recorded_return"] for entry in entries]
+    return all(
+        entries[at]["verdict"]["calibrated"] and returns[at] <= max(returns[:at])
+        for at in range(len(entries) - patience, len(entries))
+    )
