@@ -37,8 +37,6 @@ from worldmodels.worlds.dream import (
 )
 from worldmodels.worlds.noise import EpisodeNoise
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 PRETRAINED = Path(__file__).resolve().parents[2] / "pretrained"
 both = pytest.mark.parametrize("exported", ["carracing", "takecover"], indirect=True)
@@ -54,18 +52,6 @@ def runtime() -> Path:
         return onnxruntime_web.fetch()
     except ConfigError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def browser(runtime: Path) -> Iterator[Any]:
-    """Chromium, without a window."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("chromium is not installed")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="session")

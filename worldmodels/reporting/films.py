@@ -1,0 +1,74 @@
+"""The recorded videos of an evaluation, and its worst episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from worldmodels.reporting.media import MP4, PNG, embedded
+from worldmodels.reporting.scores import Score, filmed
+
+LOWEST = 5
+"""Episodes with the lowest returns that are listed."""
+
+
+class Film(NamedTuple):
+    """A recorded episode.
+
+    Args:
+        url: of the video, with its data.
+        poster: URL of the picture to show before it plays, with its data; None where an older
+            version wrote none.
+        seed: of the episode.
+        total: its return.
+    """
+
+    url: str
+    poster: str | None
+    seed: int
+    total: float
+
+
+class LowEpisode(NamedTuple):
+    """One of the episodes with the lowest returns.
+
+    Args:
+        seed: of the episode.
+        total: its return.
+        film: name of its video; None where it was not recorded.
+    """
+
+    seed: int
+    total: float
+    film: str | None
+
+
+def films_of(folder: Path, agent: Score) -> dict[str, Film]:
+    """The videos of a finished stage ``evaluate``, by their names in `scores.filmed`.
+
+    Args:
+        folder: of the stage.
+        agent: the returns of the agent there.
+
+    Raises:
+        ArtifactError: a file is not a video, or not a picture.
+    """
+    films = {}
+    for name, episode in filmed(agent.returns).items():
+        video = embedded(folder / f"{name}.mp4", MP4)
+        if video is not None:
+            poster = embedded(folder / f"{name}.png", PNG)
+            films[name] = Film(video, poster, agent.seeds[episode], agent.returns[episode])
+    return films
+
+
+def lowest(agent: Score, films: Mapping[str, Film]) -> list[LowEpisode]:
+    """The `LOWEST` episodes of `agent` with the lowest returns, the lowest first."""
+    by_seed = {film.seed: name for name, film in films.items()}
+    episodes = np.argsort(agent.returns)[:LOWEST].tolist()
+    return [
+        LowEpisode(agent.seeds[e], agent.returns[e], by_seed.get(agent.seeds[e])) for e in episodes
+    ]
