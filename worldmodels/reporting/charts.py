@@ -30,7 +30,7 @@ COLOURS = ("#3b82d0", "#cf6a24", "#3f9152", "#a56cc1", "#a5851a", "#c2506b", "#7
 
 WIDTH = 4.4
 """Inches: text of 10 points has about 10 pixels on a phone, where a chart has 320."""
-_LABEL = 40
+_LABEL = 56
 """Characters of a label at most, which may be a name from an untrusted file."""
 _COLUMN = 26
 """Characters of a label at most, for a legend of two columns."""
