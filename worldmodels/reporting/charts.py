@@ -102,7 +102,7 @@ def draw(chart: Chart, rows: Sequence[MetricRow]) -> Drawn | None:
     with mpl.rc_context(STYLE | {"svg.hashsalt": title}):  # type: ignore[arg-type]
         labels = [printable(chart.lines[name], _LABEL) for name in curves]
         columns = 2 if max(map(len, labels)) <= _COLUMN else 1
-        height = 2.6 + 0.2 * math.ceil(len(labels) / columns)
+        height = 2.8 + 0.2 * math.ceil(len(labels) / columns)
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
         styles = cycle(product(("-", "--", ":"), COLOURS))
@@ -114,19 +114,7 @@ def draw(chart: Chart, rows: Sequence[MetricRow]) -> Drawn | None:
                 marker = "o" if len(curves[name]) < 30 else None
                 xy = zip(*curves[name], strict=True)
                 axes.plot(*xy, color=colour, ls=style, marker=marker, ms=3)
-        axes.set_xlabel(chart.x_label)
-        axes.set_ylabel(chart.y_label)
-        values = {value for points in curves.values() for _, value in points}
-        if chart.log:
-            axes.set_yscale("log")
-        elif values == {0.0}:  # without a range of its own, an axis around 0 shows negative values
-            axes.set_ylim(0, 1)
-        if chart.log_x:
-            axes.set_xscale("log")
-        else:  # steps and generations
-            steps = [1, 2, 2.5, 5, 10]
-            locator = MaxNLocator(6, steps=steps, integer=True, min_n_ticks=1)
-            axes.xaxis.set_major_locator(locator)
+        _set_scales(axes, chart)
         finish(axes)
         _add_legend(figure, labels, columns)
         ends = [
@@ -138,6 +126,21 @@ def draw(chart: Chart, rows: Sequence[MetricRow]) -> Drawn | None:
         ]
         numbers = [("line", chart.x_label, chart.y_label), *table]
         return drawn(figure, title, f"{title}: {'; '.join(ends)}", numbers)
+
+
+def _set_scales(axes: Axes, chart: Chart) -> None:
+    """Labels and scales of axes whose lines are drawn."""
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    if chart.log:
+        axes.set_yscale("log")
+    elif axes.dataLim.y0 == axes.dataLim.y1 == 0:  # a fraction that is always 0 is not negative
+        axes.set_ylim(0, 1)
+    if chart.log_x:
+        axes.set_xscale("log")
+    else:  # steps and generations
+        locator = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1)
+        axes.xaxis.set_major_locator(locator)
 
 
 def finish(axes: Axes) -> None:

@@ -43,8 +43,9 @@ def draw_dots(what: str, scores: Sequence[Score], paper: PaperScore | None = Non
             mark = f"paper {paper.mean:.0f}"
             axes.text(paper.mean, 1.01, mark, transform=place, ha="center", fontsize=9)
         axes.set_ylim(len(scores) - 0.45, -0.6)
-        names = [textwrap.fill(printable(score.name, 40), 14) for score in scores]
-        axes.set_yticks(range(len(scores)), names, parse_math=False)
+        names = [printable(score.name, 40) for score in scores]
+        wrapped = [textwrap.fill(name, 14) for name in names]
+        axes.set_yticks(range(len(scores)), wrapped, parse_math=False)
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel("return")
         finish(axes)

@@ -183,15 +183,16 @@ def _evaluate(folder: Path, manifest: Record, figures: Figures) -> Values:
     scores = read_scores(folder / "scores.json")
     config = manifest.group("config")
     papers = PAPER_SCORES.get(config.text("env.id"), [])
-    dots = draw_dots("policy", list(scores.values()), papers[0] if papers else None)
+    policies = list(scores.values())
+    dots = draw_dots("policy", policies, papers[0] if papers else None) if policies else None
     agent = scores.get("agent")
     films = {} if agent is None else films_of(folder, agent)
     return {
         "env": config.text("env.id"),
         "engine": config.text("env.engine"),
         "header": SCORE_HEADER,
-        "rows": score_rows(list(scores.values()), papers),
-        "warning": exploitation_warning(list(scores.values())),
+        "rows": score_rows(policies, papers),
+        "warning": exploitation_warning(policies),
         "charts": figures.take("scores", [dots]),
         "films": films,
         "lowest": [] if agent is None else lowest(agent, films),
