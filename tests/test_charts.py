@@ -92,7 +92,9 @@ def test_every_episode_is_a_dot() -> None:
 
 
 def test_very_many_episodes_are_drawn_as_a_bitmap() -> None:
-    score = summarise("agent in the dream", np.random.default_rng(0).normal(0, 1, 2000), range(2000))
+    score = summarise(
+        "agent in the dream", np.random.default_rng(0).normal(0, 1, 2000), range(2000)
+    )
     svg = draw_dots("policy", [score])
     element = ElementTree.fromstring(svg)
     assert len(element.findall(f".//{SVG}image")) == 1

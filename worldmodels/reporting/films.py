@@ -32,20 +32,6 @@ class Film(NamedTuple):
     total: float
 
 
-class LowEpisode(NamedTuple):
-    """One of the episodes with the lowest returns.
-
-    Args:
-        seed: of the episode.
-        total: its return.
-        film: name of its video; None where it was not recorded.
-    """
-
-    seed: int
-    total: float
-    film: str | None
-
-
 def films_of(folder: Path, agent: Score) -> dict[str, Film]:
     """The videos of a finished stage ``evaluate``, by their names in `scores.filmed`.
 
@@ -65,10 +51,21 @@ def films_of(folder: Path, agent: Score) -> dict[str, Film]:
     return films
 
 
-def lowest(agent: Score, films: Mapping[str, Film]) -> list[LowEpisode]:
-    """The `LOWEST` episodes of `agent` with the lowest returns, the lowest first."""
-    by_seed = {film.seed: name for name, film in films.items()}
-    episodes = np.argsort(agent.returns)[:LOWEST].tolist()
-    return [
-        LowEpisode(agent.seeds[e], agent.returns[e], by_seed.get(agent.seeds[e])) for e in episodes
-    ]
+LOWEST_HEADER = ("seed", "return", "video")
+_PLACES = {"median": "top of the page", "worst": "below"}
+"""Where the page shows a video."""
+
+
+def lowest_rows(agent: Score, films: Mapping[str, Film]) -> list[tuple[str, ...]]:
+    """The cells below `LOWEST_HEADER` for the `LOWEST` episodes of `agent` with the lowest returns.
+
+    Args:
+        agent: its returns, one for each episode.
+        films: the videos of some episodes, by their names in `scores.filmed`.
+    """
+    places = {films[name].seed: place for name, place in _PLACES.items() if name in films}
+    rows = []
+    for episode in np.argsort(agent.returns)[:LOWEST].tolist():
+        seed, total = agent.seeds[episode], agent.returns[episode]
+        rows.append((str(seed), f"{total:.1f}", places.get(seed, "not recorded")))
+    return rows

@@ -21,7 +21,7 @@ from worldmodels.reporting.charts import Chart, Drawn, draw
 from worldmodels.reporting.comparison import COMPARISON_HEADER, compare_runs
 from worldmodels.reporting.dots import draw_dots
 from worldmodels.reporting.figures import Figures
-from worldmodels.reporting.films import films_of, lowest
+from worldmodels.reporting.films import LOWEST_HEADER, films_of, lowest_rows
 from worldmodels.reporting.learning import PAPER_CURVES, against_steps, draw_learning, read_search
 from worldmodels.reporting.media import PNG, data_url, embedded
 from worldmodels.reporting.open_loop import OpenLoopResult
@@ -195,7 +195,8 @@ def _evaluate(folder: Path, manifest: Record, figures: Figures) -> Values:
         "warning": exploitation_warning(policies),
         "charts": figures.take("scores", [dots]),
         "films": films,
-        "lowest": [] if agent is None else lowest(agent, films),
+        "lowest_header": LOWEST_HEADER,
+        "lowest": [] if agent is None else lowest_rows(agent, films),
     }
 
 
