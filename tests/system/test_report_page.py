@@ -31,6 +31,7 @@ LOW_CONTRAST = """() => {
         return (high + 0.05) / (low + 0.05);
     };
     const texts = [...document.querySelectorAll("body *")].filter((element) =>
+        !element.closest("metadata, style") &&
         [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
     return [texts.length, texts.filter((element) => ratio(element) < 4.5).map((e) => e.outerHTML)];
 }"""
