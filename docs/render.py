@@ -31,11 +31,12 @@ import models
 import places
 import plans
 import tables
-from learning_curve import PAPER_CURVE, Point, learning_curve
+from learning_curve import learning_curve
 from publish import publish
 
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.charts import Chart, draw
+from worldmodels.reporting.learning import PAPER_CURVE, Point
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS / "results"
@@ -140,7 +141,13 @@ def _curves(
     name: str, lines: dict[str, list[Point]], x_label: str, x: Callable[[Point], float]
 ) -> None:
     """Write ``<name>.svg``, legible on a white page and on a black one."""
-    chart = Chart({label: label for label in lines}, x_label, "return", log_x="paper" in lines)
+    chart = Chart(
+        {label: label for label in lines},
+        x_label,
+        "return",
+        log_x="paper" in lines,
+        reference="paper",
+    )
     rows = [(x(p), label, p.score, 0.0) for label, points in lines.items() for p in points]
     svg = draw(chart, rows)
     assert svg is not None

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from hydra import compose, initialize_config_dir
-from learning_curve import Point
 from omegaconf import OmegaConf
 
 from worldmodels.config.keys import keys_of
 from worldmodels.config.schema import Config, register
 from worldmodels.config.shipped import CONF
 from worldmodels.config.usage import written
+from worldmodels.reporting.learning import Point
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
     PAPER_SCORES,

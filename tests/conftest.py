@@ -108,18 +108,6 @@ def along(smoke: Path, once: Once) -> Path:
     return once("along", make)
 
 
-@pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that the test starts lack what not every system has; see ``bare/``."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "bare"))
-
-
-@pytest.fixture
-def commands(tmp_path: Path) -> Commands:
-    """An empty folder of stand-ins for commands."""
-    return Commands(tmp_path)
-
-
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Chromium, without a window."""
@@ -131,3 +119,15 @@ def browser() -> Iterator[Any]:
         chromium = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that the test starts lack what not every system has; see ``bare/``."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "bare"))
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Commands:
+    """An empty folder of stand-ins for commands."""
+    return Commands(tmp_path)

@@ -1,5 +1,6 @@
 """The report page: its contents, and that no text of a run's files becomes markup."""
 
+import base64
 import csv
 import functools
 import os
@@ -9,13 +10,16 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from command import ALONE, error_line, run
+from pages import headings, rows
 
 from worldmodels.errors import ArtifactError
 from worldmodels.files.atomic import read_json, write_json
+from worldmodels.reporting.figures import Figures
 from worldmodels.reporting.open_loop import OpenLoopResult, OpenLoopRollout, Trajectories
 from worldmodels.reporting.page import STAGES, render
 from worldmodels.reporting.pictures import EpisodeComparison
@@ -32,6 +36,7 @@ class _Reader(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.sources: list[str] = []
+        self.links: list[str] = []
         self.text: list[str] = []
         self.elements: set[str] = set()
         self.attributes: set[str] = set()
@@ -41,7 +46,8 @@ class _Reader(HTMLParser):
         if tag not in self.VOID:
             self.open.append(tag)
         self._note(tag, attrs)
-        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+        found = self.links if tag == "a" else self.sources  # a link loads nothing by itself
+        found += [value or "" for name, value in attrs if name in ("src", "href", "poster")]
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """An element of SVG that closes itself opens nothing."""
@@ -70,13 +76,6 @@ def test_a_report_without_stages_names_the_missing_ones() -> None:
     assert "a <b> & c" in text
     for stage in ("rollouts", "vae", "rnn", "controller", "evaluate"):
         assert f"The stage '{stage}' of this run is not finished." in text
-
-
-def rows(page: str, heading: str) -> list[str]:
-    """The table rows of the part of a section under `heading`, as texts."""
-    section = page[page.index(f"<h3>{heading}</h3>") :]
-    section = re.split("<h3>|</section>", section[len("<h3>") :])[0]
-    return [re.sub(r"<[^>]+>", " ", row) for row in re.findall(r"<tr>(.*?)</tr>", section)]
 
 
 def test_scores_in_the_dream_stand_beside_those_in_the_environment(
@@ -165,13 +164,23 @@ def test_no_text_of_a_runs_files_becomes_markup(copy: Path, text: str) -> None:
         with (folders[stage] / "metrics.csv").open("a", newline="") as file:
             csv.writer(file).writerow((1, f"train/kl{text}", 1.0, 1.0))
     image = np.zeros((4, 4, 3), np.uint8)
-    page = render(text, folders, EpisodeComparison(image, (0, 1), 7))
+    runs, figures = {text: folders, f"other {text}": folders}, Figures()
+    page = render(
+        text, folders, EpisodeComparison(image, (0, 1), 7), compared=runs, figures=figures
+    )
     reader = _Reader()
     reader.feed(page)
     assert reader.open == []
     assert not reader.elements & {"script", "iframe", "object", "embed", "base", "form", "link"}
     assert not [name for name in reader.attributes if name.startswith("on")]
     assert all(source.startswith("data:") for source in reader.sources)
+    figures.write(copy)
+    assert len(reader.links) > 10
+    assert all(re.fullmatch(r"figures/[a-z0-9-]+\.(svg|csv)", link) for link in reader.links)
+    assert {copy / link for link in reader.links} == set((copy / "figures").iterdir())
+    for svg in copy.glob("figures/*.svg"):
+        elements = {element.tag for element in ElementTree.parse(svg).iter()}
+        assert not {name for name in elements if name.endswith(("}script", "}iframe", "}a"))}
     shown = "".join(reader.text)
     assert shown.count(text) > 40
     assert f"World Models: {text}" in shown
@@ -185,6 +194,38 @@ def test_the_content_security_policy_forbids_scripts_and_requests() -> None:
     assert policy["default-src"] == "'none'"
     assert policy["img-src"] == policy["media-src"] == "data:"
     assert "script-src" not in policy
+
+
+def test_the_page_opens_with_the_agent_and_its_scores(smoke: Path) -> None:
+    folders = {stage: smoke / "smoke" / stage for stage in STAGES}
+    page = render("a", folders, None)
+    assert page.index("<video") < page.index("<h2>Scores</h2>")
+    poster = re.search(r'poster="data:image/png;base64,([^"]+)"', page)
+    assert poster is not None
+    assert base64.b64decode(poster[1]) == (smoke / "smoke/evaluate/median.png").read_bytes()
+    assert headings(page)[1:6] == [
+        "Scores",
+        "Worst episodes of the agent",
+        "CMA-ES controller",
+        "Recorded episodes",
+        "VAE encoder",
+    ]
+    score = read_json(smoke / "smoke/evaluate/scores.json")["agent"]
+    worst, *others = rows(page, "Scores")[-len(score["seeds"]) :]
+    index = int(np.argmin(score["returns"]))
+    assert worst.split()[:2] == [str(score["seeds"][index]), f"{score['returns'][index]:.1f}"]
+    assert "top of the page" in worst, "of two episodes, the worst is the median one too"
+    assert ["not recorded" in row for row in others] == [True]
+
+
+def test_a_run_of_an_earlier_version_has_a_report_without_poster_and_worst_episode(
+    smoke: Path, tmp_path: Path
+) -> None:
+    without_pictures = shutil.ignore_patterns("*.png", "*.h5")
+    shutil.copytree(smoke / "smoke/evaluate", tmp_path / "evaluate", ignore=without_pictures)
+    page = render("a", {"evaluate": tmp_path / "evaluate"}, None)
+    assert page.count("<video") == 1
+    assert "poster=" not in page
 
 
 def without(*keys: str) -> Callable[[dict[str, Any]], Any]:
@@ -305,12 +346,14 @@ def without_end(path: Path) -> None:
         ("median.mp4", lambda path: path.symlink_to("/etc/hostname")),
         ("median.mp4", lambda path: path.write_text("<script>")),
         ("median.mp4", without_end),
+        ("median.png", lambda path: path.write_text("<script>")),
     ],
 )
 def test_only_regular_png_and_mp4_files_are_embedded(
     smoke: Path, tmp_path: Path, name: str, put: Callable[[Path], Any]
 ) -> None:
-    stage = {"contact_sheet.png": "rollouts", "metrics.csv": "vae", "median.mp4": "evaluate"}[name]
+    stages = {"contact_sheet": "rollouts", "metrics": "vae", "median": "evaluate"}
+    stage = stages[name.split(".")[0]]
     folder = tmp_path / stage
     shutil.copytree(smoke / "smoke" / stage, folder, ignore=shutil.ignore_patterns("*.h5", name))
     put(folder / name)

@@ -1,7 +1,6 @@
 """Scores, pictures, videos, charts and open-loop predictions."""
 
 import json
-import re
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -10,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from rich.console import Console
 
 from worldmodels.data.episodes import EpisodeSet
@@ -20,7 +20,6 @@ from worldmodels.models.encoder import to_input
 from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
-from worldmodels.reporting.charts import Chart, draw
 from worldmodels.reporting.open_loop import open_loop
 from worldmodels.reporting.pictures import compare_episode, contact_sheet, image_grid
 from worldmodels.reporting.records import read_scores
@@ -29,6 +28,7 @@ from worldmodels.reporting.scores import (
     PAPER_SCORES,
     DreamTrained,
     exploitation_warning,
+    filmed,
     score_table,
     summarise,
     temperature_rows,
@@ -134,6 +134,21 @@ def test_a_score_table_ends_with_the_papers_scores() -> None:
     assert [cell.strip() for cell in lines[1][1:3]] == ["paper: full world model", "906 ± 21"]
 
 
+@pytest.mark.parametrize(
+    ("returns", "films"),
+    [
+        ([5.0], {"median": 0}),
+        ([5.0, 1.0], {"median": 1}),
+        ([5.0, 1.0, 3.0], {"median": 2, "worst": 1}),
+        ([5.0, 1.0, 3.0, 4.0], {"median": 2, "worst": 1}),
+    ],
+)
+def test_the_median_and_the_worst_episode_are_filmed(
+    returns: list[float], films: dict[str, int]
+) -> None:
+    assert filmed(returns) == films
+
+
 # --- progress
 
 
@@ -219,21 +234,9 @@ def test_a_video_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path) 
         assert abs(frame[8:-8, 8 : PANEL - 8].mean() - number) < 4
     # The first frame has no prediction: its panel is grey.
     assert abs(frames[0][8:-8, 8 - PANEL :].astype(int) - 128).max() < 6
-
-
-# --- charts
-
-
-def test_a_chart_takes_the_colour_of_the_page_and_is_the_same_each_time() -> None:
-    rows = [(step, "train/loss", 1.0 / step, 0.1 * step) for step in range(1, 50)]
-    chart = Chart({"train/loss": "training"}, "step", "loss", log=True)
-    svg = draw(chart, rows)
-    assert svg is not None
-    assert svg == draw(chart, rows)
-    assert "currentColor" in svg
-    assert "#010203" not in svg
-    assert "training" in re.sub(r"<!--.*?-->", "", svg)
-    assert draw(Chart({"absent": "absent"}, "step", "loss"), rows) is None
+    poster = np.asarray(Image.open(path.with_suffix(".png")))
+    assert poster.shape == (height, width, 3)
+    assert (poster[:, :PANEL] == 60).all(), "a picture from the middle of a short episode"
 
 
 # --- open-loop predictions

@@ -45,8 +45,9 @@ def check(config: Config) -> None:
         _check_number(key, values[key], limit)
     # Sections first: the default of run is env.name.
     for key in sorted(values.keys() - PATHS, key=lambda key: ("." not in key, key)):
-        if isinstance(value := values[key], str) and not value.isprintable():
-            raise ConfigError(f"{key}={value}: has control characters; choose printable text")
+        for text in value if isinstance(value := values[key], list) else [value]:
+            if isinstance(text, str) and not text.isprintable():
+                raise ConfigError(f"{key}={text}: has control characters; choose printable text")
     for key, url in (("store", config.store), ("resume", config.resume)):
         if url is not None:
             protocol(key, url)
@@ -74,6 +75,22 @@ def check(config: Config) -> None:
             check(bootstrap_config(config))
         except ConfigError as error:
             raise ConfigError(f"with the values of bootstrap.*: {error}") from None
+
+
+def run_folder(config: Config, key: str, name: str) -> Path:
+    """The folder of a run; raises `ConfigError` for a name that leads out of that of all runs.
+
+    Args:
+        config: with the folder of all runs.
+        key: that gives the name.
+        name: of the run.
+    """
+    if not config.data:
+        raise ConfigError("data=: give the folder of all runs")
+    data, path = Path(config.data), Path(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts:
+        raise ConfigError(f"{key}={name}: give the name of a folder below {data}")
+    return data / path
 
 
 def _check_number(key: str, value: Any, limit: Limit) -> None:

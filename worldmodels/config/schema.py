@@ -64,6 +64,8 @@ class Config:
     """Folder of the trained agent that stage=evaluate, watch, export and play use."""
     format: ExportFormat = ExportFormat.onnx
     """What stage=export writes: onnx, graphs for ONNX Runtime; web, a page that runs them."""
+    compare: list[str] = field(default_factory=list)
+    """Other evaluated runs that stage=report shows beside this one."""
     overwrite: bool = False
     """Make the stage's artifact again; the old one is kept until the new one is finished."""
     price_per_hour: float | None = number(None, 0, 1_000_000)

@@ -15,6 +15,7 @@ from worldmodels.evolution.evolve import GROWTH
 from worldmodels.evolution.fitness import evaluation_num_envs
 from worldmodels.planning.schedule import Job, WorldCost, search_size, training_length
 from worldmodels.planning.timing import FitRate, StepCost
+from worldmodels.reporting.scores import filmed
 
 _LOG_ROW_BYTES = 60
 """Of a metric in ``metrics.csv``; a training step that is logged has about five."""
@@ -258,7 +259,7 @@ class Estimate:
         )
 
     def evaluate(self) -> StagePlan:
-        """Evaluation of the agent and of random actions, and the video."""
+        """Evaluation of the agent and of random actions, and the videos."""
         config, env, rates = self.config.evaluate, self.config.env, self.rates
         base, steps = rates.base["evaluate"], env.max_steps
         engine = rates.worlds["evaluate"]
@@ -273,8 +274,9 @@ class Estimate:
         seconds += rates.worlds["evaluate random"].seconds(jobs)
         recorded = 0.0
         if config.video:
-            seconds += engine.alone.job(batches[0], steps, batches[0] * steps)
-            seconds += rates.video_frame * steps
+            videos = len(filmed(range(config.episodes)))
+            seconds += videos * engine.alone.job(batches[0], steps, batches[0] * steps)
+            seconds += videos * rates.video_frame * steps
             recorded = min(rates.recorded, config.episodes) * (steps + 1)
         if "dream" in rates.worlds:
             count, limit = config.episodes, self.config.controller.max_steps

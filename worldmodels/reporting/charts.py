@@ -1,36 +1,51 @@
-"""Charts of metrics as inline SVG in the text colour of the page."""
+"""Charts as inline SVG in the text colour of the page, each with its numbers as CSV."""
 
 from __future__ import annotations
 
+import csv
 import io
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, product
 from typing import Any
 
 import matplotlib as mpl
-from markupsafe import Markup
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from worldmodels.files.untrusted import printable
 
 MetricRow = tuple[float, str, float, float]
 """Horizontal position (mostly the step), metric, value, seconds since the start: `tracking.Row`."""
 
-_INK = "#010203"
+INK = "#010203"
 """Replaced by ``currentColor``, which matplotlib does not support, in the finished SVG."""
 
-_LINES = ("#3b82d0", "#e07b39", "#5aa469", "#a56cc1", "#c9a227", "#c2506b", "#7f7f7f")
-"""Line colours with contrast on white and on black."""
+COLOURS = ("#3b82d0", "#cf6a24", "#3f9152", "#a56cc1", "#a5851a", "#c2506b", "#7f7f7f")
+"""Line colours with a contrast of at least 3:1 on white and on black (WCAG 2.2, 1.4.11)."""
 
-_STYLE: dict[str, Any] = {
+WIDTH = 4.4
+"""Inches: text of 10 points has about 10 pixels on a phone, where a chart has 320."""
+_LABEL = 56
+"""Characters of a label at most, which may be a name from an untrusted file."""
+_COLUMN = 26
+"""Characters of a label at most, for a legend of two columns."""
+
+STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # the page's own font
     "font.size": 10,
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
     "axes.facecolor": "none",
     "figure.facecolor": "none",
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "savefig.dpi": 200,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 
 
@@ -44,8 +59,7 @@ class Chart:
         y_label: label of the vertical axis.
         log: logarithmic vertical axis.
         log_x: logarithmic horizontal axis.
-        along: metric whose cumulative sum is the horizontal axis; None for the position in the
-            rows.
+        reference: metric that is drawn dashed in the text colour, for comparison.
     """
 
     lines: Mapping[str, str]
@@ -53,10 +67,22 @@ class Chart:
     y_label: str
     log: bool = False
     log_x: bool = False
-    along: str | None = None
+    reference: str | None = None
 
 
-def draw(chart: Chart, rows: Sequence[MetricRow]) -> Markup | None:
+class Drawn(Markup):
+    """A chart as an ``<svg>`` element.
+
+    Attributes:
+        heading: what it shows, in words.
+        csv: its numbers, with a line of column names.
+    """
+
+    heading: str
+    csv: str
+
+
+def draw(chart: Chart, rows: Sequence[MetricRow]) -> Drawn | None:
     """Draw a chart; equal arguments give an equal SVG.
 
     Args:
@@ -66,51 +92,100 @@ def draw(chart: Chart, rows: Sequence[MetricRow]) -> Markup | None:
     Returns:
         An ``<svg>`` element, or None where `rows` has no value of the chart's metrics.
     """
-    positions = _cumulative_sum(rows, chart.along) if chart.along else None
-    salt = {"svg.hashsalt": f"{chart.y_label} {chart.x_label}"}
-    with mpl.rc_context(_STYLE | salt):  # type: ignore[arg-type]
-        figure = Figure(figsize=(5.6, 3.2), layout="constrained")
+    curves = {
+        name: [(float(row[0]), row[2]) for row in rows if row[1] == name] for name in chart.lines
+    }
+    curves = {name: points for name, points in curves.items() if points}
+    if not curves:
+        return None
+    title = f"{chart.y_label} over {chart.x_label}"
+    with mpl.rc_context(STYLE | {"svg.hashsalt": title}):  # type: ignore[arg-type]
+        labels = [printable(chart.lines[name], _LABEL) for name in curves]
+        columns = 2 if max(map(len, labels)) <= _COLUMN else 1
+        height = 2.8 + 0.2 * math.ceil(len(labels) / columns)
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
-        for (name, label), colour in zip(chart.lines.items(), _LINES, strict=False):
-            points = [(float(row[0]), row[2]) for row in rows if row[1] == name]
-            if positions is not None:
-                points = [
-                    (positions[int(step)], value)
-                    for step, value in points
-                    if int(step) in positions
-                ]
-            if points:
-                marker = "o" if len(points) < 30 else None
-                axes.plot(
-                    *zip(*points, strict=True), label=label, color=colour, marker=marker, ms=3
-                )
-        if not axes.lines:
-            return None
-        axes.set_xlabel(chart.x_label)
-        axes.set_ylabel(chart.y_label)
-        if chart.log:
-            axes.set_yscale("log")
-        if chart.log_x:
-            axes.set_xscale("log")
-        else:  # steps and generations
-            steps = [1, 2, 2.5, 5, 10]
-            locator = MaxNLocator("auto", steps=steps, integer=True, min_n_ticks=1)
-            axes.xaxis.set_major_locator(locator)
-        axes.grid(alpha=0.2, color=_INK)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize="small")
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        styles = cycle(product(("-", "--", ":"), COLOURS))
+        for name in chart.lines:
+            style, colour = next(styles)
+            if name == chart.reference:
+                style, colour = "--", INK
+            if name in curves:
+                marker = "o" if len(curves[name]) < 30 else None
+                xy = zip(*curves[name], strict=True)
+                axes.plot(*xy, color=colour, ls=style, marker=marker, ms=3)
+        _set_scales(axes, chart)
+        finish(axes)
+        _add_legend(figure, labels, columns)
+        ends = [
+            f"{label} from {points[0][1]:.4g} to {points[-1][1]:.4g}"
+            for label, points in zip(labels, curves.values(), strict=True)
+        ]
+        table = [
+            (chart.lines[name], x, value) for name, points in curves.items() for x, value in points
+        ]
+        numbers = [("line", chart.x_label, chart.y_label), *table]
+        return drawn(figure, title, f"{title}: {'; '.join(ends)}", numbers)
+
+
+def _set_scales(axes: Axes, chart: Chart) -> None:
+    """Labels and scales of axes whose lines are drawn."""
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    if chart.log:
+        axes.set_yscale("log")
+    elif axes.dataLim.y0 == axes.dataLim.y1 == 0:  # a fraction that is always 0 is not negative
+        axes.set_ylim(0, 1)
+    if chart.log_x:
+        axes.set_xscale("log")
+    else:  # steps and generations
+        locator = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1)
+        axes.xaxis.set_major_locator(locator)
+
+
+def finish(axes: Axes) -> None:
+    """The grid and the frame of a chart."""
+    axes.grid(alpha=0.2, color=INK)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _add_legend(figure: Figure, labels: Sequence[str], columns: int) -> None:
+    """A legend above the axes that shows `labels` as they are: matplotlib leaves out those that
+    begin with ``_``, and reads ``$`` as mathematics."""
+    legend = figure.legend(
+        figure.axes[0].lines,
+        [str(number) for number in range(len(labels))],
+        loc="outside upper left",
+        ncols=columns,
+        frameon=False,
+        fontsize=9,
+        columnspacing=1,
+    )
+    for text, label in zip(legend.get_texts(), labels, strict=True):
+        text.set_parse_math(False)
+        text.set_text(label)
+
+
+def drawn(
+    figure: Figure, title: str, description: str, numbers: Iterable[Sequence[object]]
+) -> Drawn:
+    """A finished figure, drawn in `STYLE`.
+
+    Args:
+        figure: of matplotlib.
+        title: what it shows, in words.
+        description: the alternative text.
+        numbers: rows of the CSV, the first with the names of the columns.
+    """
+    buffer, table = io.StringIO(), io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
+    # Ids of groups are "axes_1" and the like in every chart, and nothing refers to them.
+    text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :]).replace(INK, "currentColor")
+    label = escape(printable(description))
     # Safe as markup: matplotlib escapes the labels of a chart.
-    return Markup(text[text.index("<svg") :].replace(_INK, "currentColor"))
-
-
-def _cumulative_sum(rows: Sequence[MetricRow], name: str) -> dict[int, float]:
-    """Step -> sum of the metric `name` up to and including it."""
-    total, sums = 0.0, {}
-    for step, metric, value, _ in rows:
-        if metric == name:
-            total += value
-            sums[int(step)] = total
-    return sums
+    svg = Drawn(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+    csv.writer(table, lineterminator="\n").writerows(numbers)
+    svg.heading, svg.csv = title, table.getvalue()
+    return svg

@@ -13,8 +13,13 @@ import jinja2
 
 from worldmodels.config.sections import CalibrationConfig
 from worldmodels.files.untrusted import printable
-from worldmodels.reporting.charts import Chart, draw
-from worldmodels.reporting.media import MP4, PNG, data_url, embedded
+from worldmodels.reporting.charts import Chart, Drawn, draw
+from worldmodels.reporting.comparison import COMPARISON_HEADER, compare_runs
+from worldmodels.reporting.dots import draw_dots
+from worldmodels.reporting.figures import Figures
+from worldmodels.reporting.films import LOWEST_HEADER, films_of, lowest_rows
+from worldmodels.reporting.learning import PAPER_CURVES, against_steps, draw_learning, read_search
+from worldmodels.reporting.media import PNG, data_url, embedded
 from worldmodels.reporting.model_sections import (
     HORIZON_HEADER,
     OPEN_LOOP_HEADER,
@@ -70,24 +75,16 @@ _RNN_CHARTS = (
         "cross-entropy of the termination",
     ),
 )
-_CONTROLLER_CHARTS = (
-    Chart(
-        {
-            "fitness/best": "best of the generation",
-            "fitness/mean": "mean of the generation",
-            "fitness/worst": "worst of the generation",
-            "selection/mean": "CMA-ES mean, selection seeds",
-            "selection/recorded_best": "largest recorded return",
-        },
-        "generation",
-        "return",
-    ),
-    Chart(
-        {"fitness/mean": "mean of the generation", "selection/mean": "CMA-ES mean"},
-        "environment steps",
-        "return",
-        along="fitness/steps",
-    ),
+_GENERATION_CHART = Chart(
+    {
+        "fitness/mean": "mean of the generation",
+        "selection/mean": "mean of CMA-ES",
+        "selection/recorded_best": "largest recorded return",
+        "fitness/best": "best of the generation",
+        "fitness/worst": "worst of the generation",
+    },
+    "generation",
+    "return",
 )
 _LIKELIHOODS = {
     "mdn_rnn": "MDN-RNN",
@@ -114,6 +111,8 @@ def render(
     open_loop: OpenLoopResult | None = None,
     dream_trained: dict[str, Path] | None = None,
     limits: CalibrationConfig | None = None,
+    compared: dict[str, dict[str, Path]] | None = None,
+    figures: Figures | None = None,
 ) -> str:
     """The report as HTML. The section of an unfinished stage states that.
 
@@ -125,18 +124,23 @@ def render(
         dream_trained: name -> folder of the runs whose controllers were trained in the dream of
             this run's dynamics model; the section is left out where there are none.
         limits: thresholds of a calibrated dynamics model; None for the defaults.
+        compared: name -> stage -> folder of this run and of others, for a comparison.
+        figures: receives the charts whose files the page links to; `Figures.write` writes them.
 
     Raises:
         ArtifactError: a file of a finished stage is damaged or of another form.
     """
+    figures = Figures() if figures is None else figures
     manifests = {stage: read_record(path / "manifest.json") for stage, path in folders.items()}
     values: Values = {
         "name": name,
         "key_figures": _key_figures(manifests),
         "missing": {s: _reason(s, manifests) for s in STAGES if s not in folders},
         "comparison": None if comparison is None else _comparison(comparison),
-        **_model(folders, manifests, limits or CalibrationConfig()),
-        "open_loop": None if open_loop is None else open_loop_section(open_loop),
+        **_model(folders, manifests, limits or CalibrationConfig(), figures),
+        "compared": compare_runs(compared, figures) if compared else None,
+        "comparison_header": COMPARISON_HEADER,
+        **_open_loop(open_loop, figures),
         "temperatures": temperature_section(dream_trained) if dream_trained else None,
         "resources": [_resources(stage, manifest) for stage, manifest in manifests.items()],
         **_provenance(manifests),
@@ -149,7 +153,7 @@ def render(
         ("controller", _controller),
     ):
         if stage in folders:
-            values[stage] = section(folders[stage], manifests[stage])
+            values[stage] = section(folders[stage], manifests[stage], figures)
     page = _TEMPLATES.get_template("report.html").render(values)
     # A control character in a text of an untrusted file could hide another text.
     return "\n".join(printable(line, len(line) + 1) for line in page.split("\n"))
@@ -176,27 +180,34 @@ def _key_figures(manifests: dict[str, Record]) -> list[tuple[str, str]]:
     return [*figures, ("wall time", f"{seconds / 60:.1f} min")]
 
 
-def _charts(charts: tuple[Chart, ...], folder: Path) -> list[object]:
-    """The SVG elements of those `charts` for which the stage in `folder` has metrics."""
+def _charts(charts: tuple[Chart, ...], folder: Path) -> list[Drawn | None]:
+    """The `charts` of the metrics of the stage in `folder`."""
     rows = read_metrics(folder / "metrics.csv")
-    return [svg for chart in charts if (svg := draw(chart, rows)) is not None]
+    return [draw(chart, rows) for chart in charts]
 
 
-def _evaluate(folder: Path, manifest: Record) -> Values:
-    scores = list(read_scores(folder / "scores.json").values())
+def _evaluate(folder: Path, manifest: Record, figures: Figures) -> Values:
+    scores = read_scores(folder / "scores.json")
     config = manifest.group("config")
-    env = config.text("env.id")
+    papers = PAPER_SCORES.get(config.text("env.id"), [])
+    policies = list(scores.values())
+    dots = draw_dots("policy", policies, papers[0] if papers else None) if policies else None
+    agent = scores.get("agent")
+    films = {} if agent is None else films_of(folder, agent)
     return {
-        "env": env,
+        "env": config.text("env.id"),
         "engine": config.text("env.engine"),
         "header": SCORE_HEADER,
-        "rows": score_rows(scores, PAPER_SCORES.get(env, [])),
-        "warning": exploitation_warning(scores),
-        "video": embedded(folder / "median.mp4", MP4),
+        "rows": score_rows(policies, papers),
+        "warning": exploitation_warning(policies),
+        "charts": figures.take("scores", [dots]),
+        "films": films,
+        "lowest_header": LOWEST_HEADER,
+        "lowest": [] if agent is None else lowest_rows(agent, films),
     }
 
 
-def _rollouts(folder: Path, manifest: Record) -> Values:
+def _rollouts(folder: Path, manifest: Record, figures: Figures) -> Values:
     summary = manifest.group("summary")
     return {
         "summary": (
@@ -207,34 +218,52 @@ def _rollouts(folder: Path, manifest: Record) -> Values:
     }
 
 
-def _vae(folder: Path, manifest: Record) -> Values:
+def _vae(folder: Path, manifest: Record, figures: Figures) -> Values:
     return {
-        "charts": _charts(_VAE_CHARTS, folder),
+        "charts": figures.take("vae", _charts(_VAE_CHARTS, folder)),
         "reconstructions": embedded(folder / "reconstructions.png", PNG),
         "prior_samples": embedded(folder / "prior_samples.png", PNG),
     }
 
 
-def _rnn(folder: Path, manifest: Record) -> Values:
+def _rnn(folder: Path, manifest: Record, figures: Figures) -> Values:
     likelihoods = manifest.group("summary").numbers("validation_nll")
     return {
-        "charts": _charts(_RNN_CHARTS, folder),
+        "charts": figures.take("rnn", _charts(_RNN_CHARTS, folder)),
         "likelihoods": [(_LIKELIHOODS.get(k, k), f"{nll:.4f}") for k, nll in likelihoods.items()],
     }
 
 
-def _controller(folder: Path, manifest: Record) -> Values:
-    return {"charts": _charts(_CONTROLLER_CHARTS, folder)}
+def _controller(folder: Path, manifest: Record, figures: Figures) -> Values:
+    search = read_search(folder)
+    curves = {
+        "mean of the generation": against_steps(search.rows, "fitness/mean"),
+        "mean of CMA-ES": against_steps(search.rows, "selection/mean"),
+    }
+    charts = [draw_learning(curves, [search.env]), draw(_GENERATION_CHART, search.rows)]
+    return {"charts": figures.take("controller", charts), "paper": search.env in PAPER_CURVES}
+
+
+def _open_loop(result: OpenLoopResult | None, figures: Figures) -> Values:
+    if result is None:
+        return {"open_loop": None}
+    section = open_loop_section(result)
+    return {"open_loop": section, "open_loop_charts": figures.take("open loop", section.charts)}
 
 
 def _model(
-    folders: dict[str, Path], manifests: dict[str, Record], limits: CalibrationConfig
+    folders: dict[str, Path],
+    manifests: dict[str, Record],
+    limits: CalibrationConfig,
+    figures: Figures,
 ) -> Values:
     """The calibration of the dynamics model, whether a search exploited it, and table headers."""
     found = read_calibration(folders["rnn"]) if "rnn" in folders else None
+    held_out = None if found is None else held_out_section(found, limits)
     searched = manifests.get("controller")
     return {
-        "held_out": None if found is None else held_out_section(found, limits),
+        "held_out": held_out,
+        "held_out_charts": figures.take("calibration", held_out.charts if held_out else ()),
         "exploitation": None if searched is None else exploitation_begins(searched),
         "horizon_header": HORIZON_HEADER,
         "reliability_header": RELIABILITY_HEADER,

@@ -142,6 +142,18 @@ def _interval(returns: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def filmed(returns: Sequence[float]) -> dict[str, int]:
+    """Name of a video -> number of the episode that it shows: the median one, and the worst one if
+    that is another.
+
+    Args:
+        returns: (episodes,), at least one.
+    """
+    order = np.argsort(returns)
+    median, worst = int(order[(len(order) - 1) // 2]), int(order[0])
+    return {"median": median} | ({} if worst == median else {"worst": worst})
+
+
 def exploitation_warning(scores: Sequence[Score]) -> str | None:
     """A warning where the controller exploits errors of the dynamics model.
 

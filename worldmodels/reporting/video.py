@@ -14,7 +14,7 @@ from worldmodels.errors import ArtifactError
 from worldmodels.files.atomic import atomic_path
 from worldmodels.models.dynamics import DynamicsModel, select_rows
 from worldmodels.models.encoder import Encoder
-from worldmodels.reporting.pictures import decode
+from worldmodels.reporting.pictures import decode, save_picture
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.world import Step, World
 
@@ -23,6 +23,8 @@ PANEL = 256
 SEPARATOR = 4
 """Width of the gap between panels, pixels."""
 FRAMES_PER_SECOND = 50
+POSTER_SECONDS = 2
+"""CarRacing's camera zooms in during the first second, from a black picture."""
 _GREY = 128
 _BATCH = 64
 
@@ -97,16 +99,18 @@ class EpisodeVideo:
             yield from np.concatenate(row, axis=2)
 
     def write(self, path: Path) -> None:
-        """Write the video as H.264 in an mp4, atomically.
+        """Write the video as H.264 in an mp4, and beside it the picture to show before it plays, as
+        PNG; each atomically.
 
         Args:
-            path: of the file.
+            path: of the video; the picture has the suffix ``.png``.
 
         Raises:
             ArtifactError: ffmpeg could not write it.
         """
         panels = 2 if self._dynamics is None else 3
         width = panels * PANEL + (panels - 1) * SEPARATOR
+        poster = min(POSTER_SECONDS * FRAMES_PER_SECOND, len(self._frames) // 2)
         with atomic_path(path) as temporary:
             writer = imageio_ffmpeg.write_frames(
                 str(temporary),
@@ -119,8 +123,10 @@ class EpisodeVideo:
             )
             try:
                 writer.send(None)
-                for picture in self._pictures():
+                for number, picture in enumerate(self._pictures()):
                     writer.send(np.ascontiguousarray(picture))
+                    if number == poster:
+                        save_picture(path.with_suffix(".png"), picture)
             except OSError as error:
                 reason = str(error).splitlines()[0]
                 raise ArtifactError(

@@ -15,6 +15,7 @@ from pathlib import Path
 from worldmodels import extras
 from worldmodels.config import shipped
 from worldmodels.config.choices import TRAINING, Stage
+from worldmodels.config.limits import run_folder
 from worldmodels.config.schema import Config
 from worldmodels.errors import EXIT_ERROR, EXIT_STOPPED, ConfigError, Stopped, TrainingError
 from worldmodels.system import interrupts, streams
@@ -48,7 +49,7 @@ def run_alone(config: Config) -> None:
     from worldmodels.runs.artifacts import Run
     from worldmodels.stages.context import Context
 
-    root = _root(config)
+    root = run_folder(config, "run", config.run)
     extras.check(config)
     if config.model is not None:
         shipped.require_agent("model", config.model)
@@ -70,16 +71,6 @@ def run_alone(config: Config) -> None:
         drawing = config.env.needs_display and config.stage not in extras.WITHOUT_ENV
         with virtual_display(config.display.value, drawing):
             module.run(context)
-
-
-def _root(config: Config) -> Path:
-    """The folder of the run; raises `ConfigError` for a name that leads out of that of all runs."""
-    if not config.data:
-        raise ConfigError("data=: give the folder of all runs")
-    data, name = Path(config.data), Path(config.run)
-    if not name.parts or name.is_absolute() or ".." in name.parts:
-        raise ConfigError(f"run={config.run}: give the name of a folder below {data}")
-    return data / name
 
 
 def _mirror(config: Config, root: Path) -> AbstractContextManager[object]:

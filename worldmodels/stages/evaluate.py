@@ -24,6 +24,7 @@ from worldmodels.reporting.scores import (
     PAPER_SCORES,
     Score,
     exploitation_warning,
+    filmed,
     score_table,
     summarise,
 )
@@ -44,7 +45,8 @@ RECORDED = 16
 
 
 def run(context: Context) -> None:
-    """Score the agent and a random policy on the evaluation seeds; record the median episode."""
+    """Score the agent and a random policy on the evaluation seeds; record the median and the worst
+    episode."""
     config = context.config.evaluate
     agent_folder, inputs = context.inputs.agent()
     agent = read_agent(agent_folder)
@@ -115,7 +117,8 @@ def _evaluate(
     if (warning := exploitation_warning(scores)) is not None:
         say(warning)
     if config.video:
-        _record_video(folder.path / "median.mp4", agent, world_spec, work, played.outcome.returns)
+        for name, episode in filmed(played.outcome.returns.tolist()).items():
+            _record_video(folder.path / f"{name}.mp4", agent, world_spec, work, episode)
     rate = (played.steps + random.steps) / (played.seconds + random.seconds)
     folder.finish(
         fingerprint_arrays({"agent": played.outcome.returns, "random": random.outcome.returns}),
@@ -223,14 +226,13 @@ def _play(
 
 
 def _record_video(
-    path: Path, agent: Agent, world_spec: RealWorldSpec, work: list[EvalBatch], returns: np.ndarray
+    path: Path, agent: Agent, world_spec: RealWorldSpec, work: list[EvalBatch], episode: int
 ) -> None:
-    """Run the job of the median episode again and write that episode as a video."""
-    median = int(np.argsort(returns)[(len(returns) - 1) // 2])
+    """Run the job of an episode again and write that episode as a video."""
     first = len(work[0].seeds)
-    batch, index = work[median // first], median % first
+    batch, index = work[episode // first], episode % first
     world = world_spec.build()
-    with Progress("recording the video", batch.spec.max_steps, "steps") as progress:
+    with Progress(f"recording {path.name}", batch.spec.max_steps, "steps") as progress:
         dynamics = agent.dynamics if agent.config.features.state else None
         video = EpisodeVideo(index, agent.encoder, dynamics)
         heartbeat: Heartbeat = lambda steps: progress.advance()  # noqa: E731

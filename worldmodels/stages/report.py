@@ -6,13 +6,16 @@ from pathlib import Path
 
 from worldmodels.agents.folder import read_agent
 from worldmodels.agents.model_files import load_dynamics, load_encoder
+from worldmodels.config.choices import Stage
+from worldmodels.config.limits import run_folder
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.errors import ArtifactError
+from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.files.atomic import atomic_path
+from worldmodels.reporting.figures import Figures
 from worldmodels.reporting.open_loop import OpenLoopResult, open_loop
 from worldmodels.reporting.page import STAGES, render
 from worldmodels.reporting.pictures import EpisodeComparison, compare_episode
-from worldmodels.reporting.records import read_scores
+from worldmodels.reporting.records import read_record, read_scores
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.integrity import fingerprint_file, listed, verified
@@ -21,10 +24,13 @@ from worldmodels.stages.context import Context
 
 
 def run(context: Context) -> None:
-    """Write ``index.html`` from the manifests, metrics and pictures of the finished stages.
+    """Write ``index.html`` from the manifests, metrics and pictures of the finished stages, and the
+    charts as files below ``figures/``.
 
     Raises:
-        ArtifactError: no stage is finished, or a file of a finished stage is damaged.
+        ArtifactError: no stage is finished, or a file of a finished stage is damaged; or a run of
+            ``compare=`` is not evaluated.
+        ConfigError: ``compare=`` names a run that is not there, or one of another environment.
     """
     finished = {stage: context.run.locate(stage) for stage in STAGES if context.run.has(stage)}
     if (bootstrap := context.inputs.bootstrap) is not None:
@@ -34,9 +40,11 @@ def run(context: Context) -> None:
             f"{context.run.root}: no stage of this run is finished, so there is nothing to report;"
             f" first run python -m worldmodels stage=all run={context.run.name}"
         )
+    compared = _compared(context)
     modelled = finished.keys() >= {"rollouts", "vae", "rnn"}
     with context.run.begin("report", {}, {}, overwrite=True) as folder:
         folder.price_per_hour = context.config.price_per_hour
+        figures = Figures()
         page = render(
             context.run.root.name,
             finished,
@@ -44,7 +52,10 @@ def run(context: Context) -> None:
             _open_loop(context) if "evaluate" in finished else None,
             _dream_trained(context),
             context.config.calibration,
+            compared,
+            figures,
         )
+        figures.write(folder.path)
         path = folder.path / "index.html"
         with atomic_path(path) as temporary:
             temporary.write_text(page)
@@ -68,6 +79,38 @@ def _open_loop(context: Context) -> OpenLoopResult | None:
         return None
     agent = read_agent(context.inputs.agent()[0])
     return open_loop(agent.encoder, agent.dynamics, EpisodeSet.listed(files))
+
+
+def _compared(context: Context) -> dict[str, dict[str, Path]]:
+    """Name -> stage -> folder of this run and of those of ``compare=``; empty if it names none."""
+    config = context.config
+    if config.stage is not Stage.report or not config.compare:
+        return {}
+    runs = {context.run.name: context.run}
+    for name in config.compare:
+        root = run_folder(config, "compare", name)
+        if root in [run.root for run in runs.values()]:
+            raise ConfigError(f"compare={name}: names a run twice; name each run once")
+        if not root.is_dir():
+            raise ConfigError(
+                f"compare={name}: there is no such run in {config.data}; name a run there"
+            )
+        runs[name] = Run(root, name=name)
+    folders = {name: {"evaluate": run.locate("evaluate")} for name, run in runs.items()}
+    envs = {
+        name: read_record(found["evaluate"] / "manifest.json").group("config").text("env.id")
+        for name, found in folders.items()
+    }
+    for name, env in envs.items():
+        if env != envs[context.run.name]:
+            raise ConfigError(
+                f"compare={name}: evaluated in {env}, {context.run.name} in"
+                f" {envs[context.run.name]}; compare runs of one environment"
+            )
+    for name, run in runs.items():
+        if run.has("controller"):
+            folders[name]["controller"] = run.locate("controller")
+    return folders
 
 
 def _dream_trained(context: Context) -> dict[str, Path]:

@@ -1,0 +1,133 @@
+"""Charts of metrics, scores as dots, learning curves: SVG and CSV."""
+
+import csv
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from worldmodels.reporting.charts import COLOURS, Chart, draw
+from worldmodels.reporting.dots import draw_dots
+from worldmodels.reporting.learning import PAPER_CURVE, against_steps, draw_learning
+from worldmodels.reporting.scores import PAPER_SCORES, summarise
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def shown(svg: str) -> list[str]:
+    """The texts of an SVG."""
+    return [
+        "".join(element.itertext()) for element in ElementTree.fromstring(svg).iter(f"{SVG}text")
+    ]
+
+
+def test_a_chart_takes_the_colour_of_the_page_and_is_the_same_each_time() -> None:
+    rows = [(step, "train/loss", 1.0 / step, 0.1 * step) for step in range(1, 50)]
+    chart = Chart({"train/loss": "training"}, "step", "loss", log=True)
+    svg = draw(chart, rows)
+    assert svg is not None
+    assert svg == draw(chart, rows)
+    assert "currentColor" in svg
+    assert "#010203" not in svg
+    assert "training" in re.sub(r"<!--.*?-->", "", svg)
+    assert draw(Chart({"absent": "absent"}, "step", "loss"), rows) is None
+
+
+@pytest.mark.parametrize("name", ["_private", "$x$", r"$\frac$", "<script>", "a-->b"])
+def test_a_label_is_shown_as_it_is(name: str) -> None:
+    svg = draw(Chart({"a": name}, "step", "loss"), [(1, "a", 2.0, 0.0), (2, "a", 1.0, 0.0)])
+    assert svg is not None
+    assert name in shown(svg)
+    label = ElementTree.fromstring(svg).attrib["aria-label"]
+    assert label == f"loss over step: {name} from 2 to 1"
+    score = summarise(name, np.array([1.0, 2.0]), range(2))
+    assert name in shown(draw_dots("policy", [score]))
+
+
+def test_a_chart_has_its_numbers_as_csv() -> None:
+    rows = [(step, name, step * 0.1, 0.0) for name in "ab" for step in (1, 2)]
+    svg = draw(Chart({"a": "first, of two", "b": "second"}, "step", "loss"), rows)
+    assert svg is not None
+    assert list(csv.reader(svg.csv.splitlines())) == [
+        ["line", "step", "loss"],
+        ["first, of two", "1.0", "0.1"],
+        ["first, of two", "2.0", "0.2"],
+        ["second", "1.0", "0.1"],
+        ["second", "2.0", "0.2"],
+    ]
+
+
+def test_line_colours_have_contrast_on_white_and_on_the_dark_page() -> None:
+    def luminance(colour: str) -> float:  # WCAG 2.2, relative luminance
+        channels = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        linear = np.where(
+            channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4
+        )
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    for colour in COLOURS:
+        for background in ("#ffffff", "#f5f6f8", "#121416", "#1b1e22"):
+            low, high = sorted((luminance(colour), luminance(background)))
+            assert (high + 0.05) / (low + 0.05) >= 3, (colour, background)
+
+
+# --- scores as dots
+
+
+def test_every_episode_is_a_dot() -> None:
+    returns = {"agent": np.linspace(100, 900, 30), "random policy": np.linspace(-50, 0, 20)}
+    scores = [summarise(name, one, range(7, 7 + len(one))) for name, one in returns.items()]
+    svg = draw_dots("policy", scores, PAPER_SCORES["CarRacing-v3"][0])
+    assert svg == draw_dots("policy", scores, PAPER_SCORES["CarRacing-v3"][0])
+    collections = ElementTree.fromstring(svg).findall(f".//{SVG}g[@clip-path]/{SVG}use")
+    dots = [element for element in collections if "fill: #" in element.get("style", "")]
+    assert sum(COLOURS[0] in dot.get("style", "") for dot in dots) == 30
+    assert sum(COLOURS[1] in dot.get("style", "") for dot in dots) == 20
+    assert {"500", "\N{MINUS SIGN}25", "paper 906"} <= set(shown(svg))
+    header, *rows = csv.reader(svg.csv.splitlines())
+    assert header == ["policy", "seed", "return"]
+    assert [float(row[2]) for row in rows] == [*returns["agent"], *returns["random policy"]]
+    assert [int(row[1]) for row in rows] == [*range(7, 37), *range(7, 27)]
+
+
+def test_very_many_episodes_are_drawn_as_a_bitmap() -> None:
+    score = summarise(
+        "agent in the dream", np.random.default_rng(0).normal(0, 1, 2000), range(2000)
+    )
+    svg = draw_dots("policy", [score])
+    element = ElementTree.fromstring(svg)
+    assert len(element.findall(f".//{SVG}image")) == 1
+    assert "agent in the dream: mean " in element.attrib["aria-label"]
+    assert len(svg) < 100_000
+    assert len(svg.csv.splitlines()) == 2001
+
+
+# --- learning curves
+
+
+def test_a_learning_curve_is_against_the_steps_of_all_generations() -> None:
+    rows = [(generation, "fitness/steps", 100.0 * generation, 0.0) for generation in (1, 2, 3)]
+    rows += [(1, "selection/mean", 5.0, 0.0), (3, "selection/mean", 7.0, 0.0)]
+    assert against_steps(rows, "selection/mean") == [(100.0, 5.0), (600.0, 7.0)]
+    assert against_steps(rows, "absent") == []
+
+
+@pytest.mark.parametrize(
+    ("envs", "beside"),
+    [
+        (["CarRacing-v3"], True),
+        (["CarRacing-v3", "CarRacing-v3"], True),
+        (["Breakout"], False),
+        ([None], False),
+        (["CarRacing-v3", None], False),
+    ],
+)
+def test_the_papers_curve_stands_beside_those_of_its_environment(
+    envs: list[str | None], beside: bool
+) -> None:
+    svg = draw_learning({"this run": [(1e6, 500.0), (2e6, 700.0)]}, envs)
+    assert svg is not None
+    paper = [line for line in svg.csv.splitlines() if "paper" in line]
+    assert len(paper) == (len(PAPER_CURVE) if beside else 0)
+    assert draw_learning({"this run": []}, envs) is None

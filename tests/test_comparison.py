@@ -1,0 +1,64 @@
+"""Several runs in one report: stage=report compare=[...]."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+from command import error_line, run
+from pages import headings, rows
+
+from worldmodels.files.atomic import read_json, write_json
+
+
+def test_several_runs_are_compared(copy: Path) -> None:
+    shutil.copytree(copy / "smoke", copy / "<script>")
+    done = run(copy, "stage=report", "run=smoke", "preset=smoke", 'compare=["<script>"]')
+    assert done.returncode == 0, done.stderr
+    page = (copy / "smoke/report/index.html").read_text()
+    assert "<script>" not in page
+    assert headings(page)[1] == "Comparison of runs"
+    header, this, other, *papers = (row.split() for row in rows(page, "Comparison of runs"))
+    assert header[0] == "run"
+    assert (this[0], other[0]) == ("smoke", "&lt;script&gt;")
+    assert this[1:] == other[1:]
+    assert this[-1] == "gymnasium"
+    assert len(papers) == 3
+    folder = copy / "smoke/report/figures"
+    with (folder / "comparison-return-of-every-episode-by-run.csv").open(newline="") as file:
+        dots = list(csv.DictReader(file))
+    scores = read_json(copy / "smoke/evaluate/scores.json")["agent"]
+    for name in ("smoke", "<script>"):
+        returns = [float(row["return"]) for row in dots if row["run"] == name]
+        assert returns == scores["returns"]
+    with (folder / "comparison-return-over-environment-steps.csv").open(newline="") as file:
+        lines = {row["line"] for row in csv.DictReader(file)}
+    assert lines == {"smoke", "<script>", "mean of CMA-ES, paper"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["compare=[absent]"], "compare=absent: there is no such run in "),
+        (["compare=[other,absent]"], "compare=absent: there is no such run in "),
+        (["compare=[smoke]"], "compare=smoke: names a run twice; name each run once"),
+        (["compare=[other,other]"], "compare=other: names a run twice; name each run once"),
+        (["compare=[../data/other]"], "compare=../data/other: give the name of a folder below"),
+        (["compare=[unfinished]"], "unfinished/evaluate is missing: first run"),
+        (["compare=[elsewhere]"], "compare=elsewhere: evaluated in Breakout, smoke in CarRacing"),
+    ],
+)
+def test_a_run_that_cannot_be_compared_is_named(
+    smoke: Path, tmp_path: Path, words: list[str], said: str
+) -> None:
+    for name in ("smoke", "other", "elsewhere"):
+        (tmp_path / name / "evaluate").mkdir(parents=True)
+        record = read_json(smoke / "smoke/evaluate/manifest.json")
+        del record["crc32"]
+        if name == "elsewhere":
+            record["config"]["env.id"] = "Breakout"
+        write_json(tmp_path / name / "evaluate/manifest.json", record)
+    (tmp_path / "unfinished").mkdir()
+    line = error_line(run(tmp_path, "stage=report", "run=smoke", "preset=smoke", *words))
+    assert said in line
+    assert not (tmp_path / "smoke/report").exists()

@@ -1,0 +1,33 @@
+"""The videos of stage=evaluate: of the median and the worst episode, made after the scores."""
+
+from pathlib import Path
+
+from command import ALONE, run
+from pages import rows
+
+from worldmodels.files.atomic import read_json
+from worldmodels.reporting.page import render
+from worldmodels.reporting.scores import filmed
+
+
+def test_videos_leave_the_scores_as_they_are(copy: Path) -> None:
+    words = ("stage=evaluate", "preset=smoke", "evaluate.episodes=3", "evaluate.engine=native")
+    folder = copy / "smoke/evaluate"
+    scores = []
+    for video in ("false", "true"):
+        done = run(copy, *words, f"evaluate.video={video}", "overwrite=true", ALONE)
+        assert done.returncode == 0, done.stderr
+        scores.append((folder / "scores.json").read_bytes())
+        made = {path.name for path in folder.iterdir() if path.suffix in (".mp4", ".png")}
+        names = ("median.mp4", "median.png", "worst.mp4", "worst.png")
+        assert made == (set(names) if video == "true" else set())
+    assert scores[0] == scores[1]
+
+    agent = read_json(folder / "scores.json")["agent"]
+    page = render("a", {"evaluate": folder}, None)
+    assert page.count("<video") == page.count("poster=") == 2
+    shown = filmed(agent["returns"])
+    assert shown.keys() == {"median", "worst"}
+    worst = rows(page, "Scores")[-3]
+    assert worst.split()[0] == str(agent["seeds"][shown["worst"]])
+    assert worst.endswith("below ")
