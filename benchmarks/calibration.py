@@ -99,7 +99,7 @@ def main() -> None:
         say(f"{case.name}: {in_words(found)}")
         figures.append({**case._asdict(), **found.record()})
     write_json(options.out, {**provenance(), "figures": figures})
-    say(f"wrote {options.out}")
+    say(f"wrote {options.out}; python docs/render.py {options.out} puts it into the documentation")
 
 
 if __name__ == "__main__":

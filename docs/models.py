@@ -1,4 +1,5 @@
-"""The tables of models, from what ``benchmarks/dynamics.py`` and ``benchmarks/probe.py`` wrote."""
+"""The tables of models, from what ``benchmarks/dynamics.py``, ``probe.py`` and ``calibration.py``
+wrote."""
 
 from __future__ import annotations
 
@@ -36,3 +37,28 @@ def probe(record: dict[str, Any]) -> str:
     spread = ["standard deviation", *(f"{record['std'][name]:.2f}" for name in units)]
     table = tables.markdown_table(header, [*rows, spread])
     return f"{table}\n{record['episodes']} episodes, {record['frames']:,} frames.\n"
+
+
+def calibration(record: dict[str, Any]) -> str:
+    """``benchmarks/calibration.py``: returns by horizon, and failures, a row for each agent."""
+    figures = record["figures"]
+    steps = [horizon["steps"] for horizon in figures[0]["horizons"]]
+    header = ["agent", *(f"{count} steps" for count in steps)]
+    header += ["windows with a failure", "recall", "precision", "Brier score"]
+    rows = []
+    for figure in figures:
+        pairs = {
+            h["steps"]: f"{h['predicted']:.1f} / {h['earned']:.1f}" for h in figure["horizons"]
+        }
+        failures = figure["failures"]
+        shares = (failures["recall"], failures["precision"])
+        rows.append(
+            [
+                figure["name"],
+                *(pairs.get(count, "–") for count in steps),
+                f"{failures['recorded']} of {failures['windows']}",
+                *("–" if share is None else f"{share:.2f}" for share in shares),
+                f"{failures['brier']:.3f}",
+            ]
+        )
+    return tables.markdown_table(header, rows)

@@ -4,7 +4,7 @@
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json,
                                                 # takecover_engines.json, dynamics.json,
-                                                # probe.json,
+                                                # probe.json, calibration.json,
                                                 # study-carracing.json, rounds/rounds.json,
                                                 # plan-quick.json, ...
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;
@@ -188,6 +188,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "speed": (tables.speed, "carracing_speed"),
     "dynamics": (models.dynamics, "dynamics"),
     "probe": (models.probe, "probe"),
+    "calibration": (models.calibration, "calibration"),
 }
 """Who writes a region, from which result."""
 
