@@ -213,7 +213,7 @@ def test_a_bootstrap_run_gives_its_controller_episodes_and_encoder_and_nothing_e
     assert main["rnn"]["config"]["rnn.hidden_size"] == 32
     assert len(LatentSet(tmp_path / "bootstrapped/rnn/latents.h5").lengths) == 4 + 8
     page = (tmp_path / "bootstrapped/report/index.html").read_text()
-    assert "<td>bootstrap/controller</td>" in page
+    assert '<th scope="row">bootstrap/controller</th>' in page
     other = run(tmp_path, "stage=vae", *bootstrapped, *drive, "vae.latent_size=8", "overwrite=true")
     assert "its sizes differ" in error_line(other)
     agent = tmp_path / "bootstrapped/controller/agent"

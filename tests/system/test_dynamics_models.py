@@ -25,7 +25,7 @@ def test_every_stage_uses_the_dynamics_model(copy: Path, model: str, name: str) 
     scores = read_json(made / "evaluate/scores.json")
     assert {"agent", "random policy", "agent in the dream"} <= scores.keys()
     page = (made / "report/index.html").read_text()
-    assert f"<td>{name}</td>" in page
+    assert f'<th scope="row">{name}</th>' in page
     assert "is not finished" not in page
 
     agent = made / "controller/agent"
