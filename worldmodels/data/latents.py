@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import h5py
@@ -171,9 +172,20 @@ class LatentSet:
         """Episode `index`."""
         return self.read(index, 0, int(self.lengths[index]))
 
-    def first_latents(self) -> FirstLatents:
-        """The posteriors of the first frames of all episodes; raises `DataError` as `read` does."""
-        rows = self._first_frame[:-1]
+    def outcomes(self) -> Iterator[tuple[np.ndarray, bool]]:
+        """The rewards (T,) of each episode, and whether it terminated; raises as `read` does."""
+        with self._open() as file:
+            rewards, terminated = finite("rewards", file["rewards"][:]), file["terminated"][:]
+        for first, after in pairwise(self._first_step):
+            yield rewards[first:after], bool(terminated[after - 1])
+
+    def first_latents(self, episodes: np.ndarray | slice = slice(None)) -> FirstLatents:
+        """The posteriors of the first frames of episodes; raises `DataError` as `read` does.
+
+        Args:
+            episodes: their numbers, in order; all without it.
+        """
+        rows = self._first_frame[:-1][episodes]
         with self._open() as file:
             return FirstLatents(
                 finite("mean", file["mean"][rows]), finite("logvar", file["logvar"][rows])

@@ -20,7 +20,7 @@ from worldmodels.models.controller import ControllerSpec
 from worldmodels.planning.timing import StepCost
 
 STALLED = 3
-"""Assumed mean length of a training episode with ``controller.stall_steps``, in units of these.
+"""Assumed mean length of an episode with ``stall_steps``, in units of these.
 Together with episodes that grow by `GROWTH` it gives 17, 20 and 59 generations for 1.5, 2 and 14
 million steps of CarRacing, where three runs took 18, 20 and 42."""
 

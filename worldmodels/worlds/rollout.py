@@ -72,6 +72,7 @@ def rollout(
     recorder: Recorder | None = None,
     heartbeat: Callable[[int], None] = lambda steps: None,
     stall_steps: int | None = None,
+    begin: Callable[[Sequence[int]], Tensor] | None = None,
 ) -> Outcome:
     """Run one episode per seed, to its end or for `max_steps`.
 
@@ -88,6 +89,8 @@ def rollout(
             truncated. Its return is then extrapolated: it continues to fall, up to `max_steps`, at
             the average rate since its highest value. This saves time in training; evaluation uses
             None, which truncates no episode and extrapolates no return.
+        begin: begins the episodes of `seeds` in `world` and returns their first features; None is
+            `world.reset`.
 
     Returns:
         the outcome in the order of the seeds.
@@ -97,7 +100,7 @@ def rollout(
     terminated = np.zeros(count, bool)
     stalls = None if stall_steps is None else _Stalls(count, stall_steps, max_steps)
     indices = np.arange(count)
-    features = world.reset(seeds)
+    features = (begin or world.reset)(seeds)
     if recorder is not None:
         recorder.begin(world)
     for time in range(max_steps):
