@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from worldmodels.config.sections import ControllerConfig
+from worldmodels.config.sections import ControllerConfig, RolloutsConfig
 from worldmodels.evolution.evolve import GROWTH, batch_size
 from worldmodels.evolution.fitness import EpisodeSpec, eval_batches
 from worldmodels.models.controller import ControllerSpec
@@ -59,8 +59,8 @@ class WorldCost:
         return max(free)
 
 
-def training_length(config: ControllerConfig) -> float:
-    """Assumed mean length of a training episode, in steps."""
+def training_length(config: ControllerConfig | RolloutsConfig) -> float:
+    """Assumed mean length of an episode that is trained on, in steps."""
     if config.stall_steps is None:
         return config.max_steps
     return min(config.max_steps, STALLED * config.stall_steps)
