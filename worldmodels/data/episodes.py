@@ -102,7 +102,8 @@ class EpisodeSet:
     @property
     def branches(self) -> np.ndarray:
         """Which episodes continue another one from a moment within it: (episodes,) bool."""
-        return self.parents != self.seeds
+        branches: np.ndarray = self.parents != self.seeds
+        return branches
 
     def find(self, index: int) -> tuple[Shard, int]:
         """The shard of episode `index`, and its index in that shard."""

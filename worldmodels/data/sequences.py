@@ -102,7 +102,8 @@ class SequenceBatches:
         kinds: tuple[list[Windows], list[Windows]] = ([], [])
         outcomes = list(self._latents.outcomes())
         for index in self._indices:
-            failed = failures(*outcomes[index], failing.stall_steps)
+            rewards, terminated = outcomes[index]
+            failed = failures(rewards, terminated, failing.stall_steps)
             last = -1
             for start in range(0, int(self._latents.lengths[index]), self.length):
                 stop = start + self.length

@@ -166,7 +166,7 @@ def _moments(
     fit in memory.
     """
     wanted = [{branch.first_step for branch in part} for part in branches]
-    rows = np.flatnonzero([len(steps) > 0 for steps in wanted])
+    rows = [parent for parent, steps in enumerate(wanted) if steps]
     world.reset([parents[parent].seed for parent in rows])
     found: dict[tuple[int, int], Moment] = {}
     for time in range(max(max(wanted[parent]) for parent in rows) + 1):
@@ -178,7 +178,7 @@ def _moments(
             break
         if not running.all():
             world.keep(running)
-            rows = rows[running]
+            rows = [parent for parent in rows if max(wanted[parent]) > time]
         actions = np.stack([parents[parent].actions[time] for parent in rows])
         world.step(torch.from_numpy(actions).to(world.device))
         heartbeat(len(rows))

@@ -79,7 +79,7 @@ def rollout(
     Environments whose episode has ended are dropped from the batch.
 
     Args:
-        world: that the episodes are run in; it is reset.
+        world: that the episodes are run in.
         policy: newly made for N environments.
         seeds: of the N episodes.
         max_steps: time limit of an episode in steps; the last one truncates.
@@ -89,8 +89,7 @@ def rollout(
             truncated. Its return is then extrapolated: it continues to fall, up to `max_steps`, at
             the average rate since its highest value. This saves time in training; evaluation uses
             None, which truncates no episode and extrapolates no return.
-        begin: begins the episodes of `seeds` in `world` and returns their first features; None is
-            `world.reset`.
+        begin: begins the episodes and returns the first features; None is `world.reset`.
 
     Returns:
         the outcome in the order of the seeds.
