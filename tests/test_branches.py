@@ -81,7 +81,7 @@ def same(one: Episode, two: Episode) -> bool:
 def test_a_branch_is_what_the_simulator_gives_for_its_actions(
     blind: Path, world: RealWorld, tmp_path: Path
 ) -> None:
-    episodes = episodes_of(collect(tmp_path, blind, world, 0.1, (SEEDS,)))
+    episodes = episodes_of(collect(tmp_path, blind, world, 0.002, (SEEDS,)))
     assert len(episodes) == 3 + 3 * 3
     envs, perturbed = CarRacingVectorEnv(1, size=64), set()
     for branch in episodes.values():
@@ -113,7 +113,7 @@ def test_a_branch_is_what_the_simulator_gives_for_its_actions(
 def test_branches_depend_on_seeds_alone(blind: Path, world: RealWorld, tmp_path: Path) -> None:
     """Without noise on parameters this controller ignores the latents, and so their rounding."""
     found = []
-    for name, parts in (("one", (SEEDS,)), ("two", (SEEDS[:1], SEEDS[1:]))):
+    for name, parts in (("one", (SEEDS[:2],)), ("two", (SEEDS[:1], SEEDS[1:2]))):
         (tmp_path / name).mkdir()
         found.append(episodes_of(collect(tmp_path / name, blind, world, 0.0, parts)))
     together, apart = found
@@ -170,7 +170,7 @@ def short(
 def test_perturbations_have_their_shares_and_begin_before_the_failure() -> None:
     assert sum(PERTURBATIONS.values()) == pytest.approx(1)
     rewards = np.full(200, -0.1, np.float32)
-    rewards[149] = 3.0  # the failure began in step 150
+    rewards[149] = 100.0  # the failure began in step 150
     drawn = [
         branch
         for seed in range(40)
@@ -242,7 +242,7 @@ def test_the_stated_share_of_rows_is_near_a_failure(latents: LatentSet, share: f
     wanted = min(max(round(share * rows), 1), rows - 1)
     seen: set[tuple[int, int]] = set()
     last: dict[int, tuple[int, int]] = {}
-    for number in range(30):
+    for number in range(20):
         epoch = list(batches.epoch(number))
         assert len(epoch) == batches.steps(number) == -(-sum(-(-n // 10) for n in LENGTHS) // rows)
         last.clear()
