@@ -94,11 +94,10 @@ def rollout(
     Returns:
         the outcome in the order of the seeds.
     """
-    count = len(seeds)
+    count, indices = len(seeds), np.arange(len(seeds))
     returns, lengths = np.zeros(count), np.zeros(count, np.int64)
     terminated = np.zeros(count, bool)
     stalls = None if stall_steps is None else _Stalls(count, stall_steps, max_steps)
-    indices = np.arange(count)
     features = (begin or world.reset)(seeds)
     if recorder is not None:
         recorder.begin(world)
