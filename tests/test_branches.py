@@ -31,7 +31,7 @@ STALL, BEFORE = 30, 40
 SEEDS = (2**28 + 1, 2**28 + 2, 2**28 + 3)
 FAILING = (
     *("stage=rollouts", "preset=smoke", "rollouts.policy=controller", f"model={SHIPPED}"),
-    *("rollouts.noise=0.3", "rollouts.stall_steps=8", "rollouts.branches=2"),
+    *("rollouts.noise=0.3", "rollouts.stall_steps=14", "rollouts.branches=2"),
     "rollouts.branch_steps=8",
 )
 
