@@ -320,3 +320,5 @@ def test_rounds_take_these_keys(tmp_path: Path) -> None:
     assert second["summary"]["branches"] > 0
     trained = read_json(tmp_path / "smoke/round-2/rnn/manifest.json")["config"]
     assert (trained["rnn.failure_share"], trained["rollouts.stall_steps"]) == (0.5, 8)
+    begin = load_first_latents(tmp_path / "smoke/round-2/rnn/rnn.safetensors")
+    assert len(begin.mean) == 8 + 8  # dreams do not begin at branches
