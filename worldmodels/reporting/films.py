@@ -64,7 +64,7 @@ def lowest_rows(agent: Score, films: Mapping[str, Film]) -> list[tuple[str, ...]
         films: the videos of some episodes, by their names in `scores.filmed`.
     """
     places = {films[name].seed: place for name, place in _PLACES.items() if name in films}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for episode in np.argsort(agent.returns)[:LOWEST].tolist():
         seed, total = agent.seeds[episode], agent.returns[episode]
         rows.append((str(seed), f"{total:.1f}", places.get(seed, "not recorded")))
