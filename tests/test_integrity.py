@@ -27,7 +27,7 @@ from worldmodels.stages.context import Context
 FILES = {
     "rollouts": {"shard-00000.h5", "shard-00001.h5"},
     "vae": {"vae.safetensors"},
-    "rnn": {"rnn.safetensors", "latents.h5"},
+    "rnn": {"rnn.safetensors", "latents.h5", "calibration.json"},
     "controller": {
         f"agent/{name}"
         for name in ("agent.json", "vae.safetensors", "rnn.safetensors", "controller.safetensors")

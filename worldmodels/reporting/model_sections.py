@@ -147,7 +147,7 @@ def open_loop_section(result: OpenLoopResult) -> OpenLoopSection:
         "fraction of episodes terminated": {
             label: one.fraction_terminated() for label, one in trajectories.items()
         },
-        "return up to the step": {label: one.mean_return() for label, one in trajectories.items()},
+        "return so far": {label: one.mean_return() for label, one in trajectories.items()},
     }
     return OpenLoopSection(
         episodes=len(result.lengths),
