@@ -16,7 +16,6 @@ from worldmodels.agents.registry import build_dynamics
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.data.sequences import FailureShare
 from worldmodels.errors import DataError
 from worldmodels.files.atomic import write_json
 from worldmodels.models.dynamics import DynamicsModel
@@ -44,19 +43,13 @@ from worldmodels.training.ranks import Ranks
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-FAILURE_STEPS = 100
-"""The meaning of ``rnn.failure_steps=null``."""
-
 
 def run(context: Context) -> None:
     """Train the dynamics model, and the baselines it is compared with."""
     config = context.config.rnn
     inputs = {"vae": context.run.fingerprint("vae")} | context.inputs.episode_fingerprints()
     inputs |= context.inputs.previous_fingerprint("rnn")
-    content: dict[str, object] = {"rnn": config}
-    if config.failure_share is not None:
-        content["rollouts.stall_steps"] = context.config.rollouts.stall_steps
-    with context.begin("rnn", inputs, (), **content) as folder:
+    with context.begin("rnn", inputs, (), rnn=config) as folder:
         if not folder.complete:
             _learn(context, folder)
 
@@ -75,8 +68,7 @@ def _learn(context: Context, folder: StageFolder) -> None:
             table["single_gaussian"] = single.validation["nll"]
     if config.baselines:
         table["copy_last"] = copy_baseline_nll(latents, *split, model.sampled)
-    starts = np.flatnonzero(~episodes.branches)
-    save_dynamics(folder.path / "rnn.safetensors", model, latents.first_latents(starts))
+    save_dynamics(folder.path / "rnn.safetensors", model, latents.first_latents())
     calibrated = _calibrate(context, folder, episodes, latents, split[1])
     folder.finish(
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
@@ -165,12 +157,9 @@ def _task(
     split: tuple[np.ndarray, np.ndarray],
     fabric: Fabric,
 ) -> DynamicsTask:
-    rnn, failures = config.rnn, None
-    if rnn.failure_share is not None:
-        steps = FAILURE_STEPS if rnn.failure_steps is None else rnn.failure_steps
-        failures = FailureShare(rnn.failure_share, steps, config.rollouts.stall_steps)
+    rnn = config.rnn
     return DynamicsTask(
-        model, latents, split, rnn.batch_size, rnn.sequence_length, config.seed, fabric, failures
+        model, latents, split, rnn.batch_size, rnn.sequence_length, config.seed, fabric
     )
 
 

@@ -21,21 +21,15 @@ from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Progress, say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import agent_of
-from worldmodels.worlds.branches import CollectBranches
 from worldmodels.worlds.collect import CollectionPolicy, CollectShard, NoisyAgent, RandomActions
 from worldmodels.worlds.specs import RealWorldSpec
-
-BRANCH_STEPS = 100
-"""The meaning of ``rollouts.branch_steps=null``."""
 
 
 def run(context: Context) -> None:
     """Collect the shards that are missing."""
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
-        config = replace(  # of controllers only
-            config, noise=0.0, ez_greedy_epsilon=0.0, branches=None, branch_steps=None
-        )
+        config = replace(config, noise=0.0, ez_greedy_epsilon=0.0)  # of controllers only
     policy, world_spec, inputs = _collection_policy(context)
     growable = ("rollouts.episodes",)
     content = context.runtime.env_content(context.runtime.env_spec())
@@ -98,7 +92,7 @@ def _missing(
             with Shard(file) as shard:
                 if file.sha256 is None:
                     shard.verify()
-                found = tuple(shard.seeds[shard.seeds == shard.parents].tolist())
+                found = tuple(shard.seeds.tolist())
         except DataError as error:
             folder.hold()
             say(f"rollouts: {error} ({set_aside_damaged(path)})")
@@ -130,24 +124,20 @@ def _collect(
         "policy": config.policy.name,
         "made_by": folder.record["made_by"],
     }
-    shards = [
-        CollectShard(folder.path / name, part, config.max_steps, policy, attrs, config.stall_steps)
+    jobs = [
+        CollectShard(folder.path / name, part, config.max_steps, policy, attrs)
         for name, part in missing.items()
     ]
-    jobs: list[CollectShard | CollectBranches] = [*shards]
-    if config.branches is not None and isinstance(policy, NoisyAgent):
-        before = config.branch_steps or BRANCH_STEPS
-        jobs = [CollectBranches(shard, config.branches, before) for shard in shards]
     began = time.monotonic()
     frames, count = 0, sum(map(len, missing.values()))
     with (
         Progress(f"collecting ({spec.engine})", count, "episodes") as progress,
         context.runtime.pool(world_spec, jobs=len(jobs)) as pool,
     ):
-        for number, outcome in pool.run(jobs):
+        for _, outcome in pool.run(jobs):
             frames += int(outcome.lengths.sum()) + len(outcome.lengths)
             rate = frames / (time.monotonic() - began)
-            progress.advance(len(shards[number].seeds), f"{rate:,.0f} frames/s")
+            progress.advance(len(outcome.lengths), f"{rate:,.0f} frames/s")
     return frames / (time.monotonic() - began)
 
 
@@ -156,8 +146,7 @@ def _finish(context: Context, folder: StageFolder, names: list[str], rate: float
     files = [Listed(folder.path / name, made_by=folder.record["made_by"]) for name in names]
     episodes = EpisodeSet.listed(files)
     save_picture(folder.path / "contact_sheet.png", contact_sheet(episodes))
-    returns = episodes.returns()[~episodes.branches]
-    engine, branches = context.runtime.env_spec().engine, int(episodes.branches.sum())
+    returns, engine = episodes.returns(), context.runtime.env_spec().engine
     folder.finish(
         episodes.fingerprint,
         {"frames/s": rate} if rate else {},
@@ -166,13 +155,11 @@ def _finish(context: Context, folder: StageFolder, names: list[str], rate: float
             "frames": episodes.num_frames,
             "mean_return": float(returns.mean()),
             "engine": engine,
-        }
-        | ({"branches": branches} if branches else {}),
+        },
         names,
     )
-    among = f" ({branches} branches of failures)" if branches else ""
     say(
-        f"rollouts: {episodes.num_episodes} episodes{among}, {episodes.num_frames:,} frames,"
+        f"rollouts: {episodes.num_episodes} episodes, {episodes.num_frames:,} frames,"
         f" mean return {returns.mean():.1f} ({rate:,.0f} frames/s, {engine})"
     )
 

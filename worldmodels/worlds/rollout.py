@@ -72,14 +72,13 @@ def rollout(
     recorder: Recorder | None = None,
     heartbeat: Callable[[int], None] = lambda steps: None,
     stall_steps: int | None = None,
-    begin: Callable[[Sequence[int]], Tensor] | None = None,
 ) -> Outcome:
     """Run one episode per seed, to its end or for `max_steps`.
 
     Environments whose episode has ended are dropped from the batch.
 
     Args:
-        world: that the episodes are run in.
+        world: that the episodes are run in; it is reset.
         policy: newly made for N environments.
         seeds: of the N episodes.
         max_steps: time limit of an episode in steps; the last one truncates.
@@ -89,16 +88,16 @@ def rollout(
             truncated. Its return is then extrapolated: it continues to fall, up to `max_steps`, at
             the average rate since its highest value. This saves time in training; evaluation uses
             None, which truncates no episode and extrapolates no return.
-        begin: begins the episodes and returns the first features; None is `world.reset`.
 
     Returns:
         the outcome in the order of the seeds.
     """
-    count, indices = len(seeds), np.arange(len(seeds))
+    count = len(seeds)
     returns, lengths = np.zeros(count), np.zeros(count, np.int64)
     terminated = np.zeros(count, bool)
     stalls = None if stall_steps is None else _Stalls(count, stall_steps, max_steps)
-    features = (begin or world.reset)(seeds)
+    indices = np.arange(count)
+    features = world.reset(seeds)
     if recorder is not None:
         recorder.begin(world)
     for time in range(max_steps):
