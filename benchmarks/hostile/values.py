@@ -42,6 +42,8 @@ def unusable(hint: Any) -> tuple[str, ...]:
     if get_origin(hint) is dict:
         # What a model has no option for is found where it is built: tests/test_extensions.py.
         return tuple(text for text in (*TEXTS, "5") if text != MAPPING)
+    if get_origin(hint) is list:
+        return ("5", "words")
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     (kind,) = kinds if len(kinds) == 1 else (str,)
     if kind is bool:
