@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from command import run
 from waiting import HANG_SECONDS, wait_for
-from worker_jobs import Die, Fail, Square, Tool
+from worker_jobs import Arithmetic, Die, Fail, Square, Tool
 
 from worldmodels.errors import WorkerError
+from worldmodels.files.atomic import read_json
 from worldmodels.workers.channel import PollingEnd, pack
 from worldmodels.workers.jobs import Heartbeat, line_of
 from worldmodels.workers.local import LocalPool
@@ -100,6 +103,34 @@ def test_results_do_not_depend_on_the_number_of_workers() -> None:
         with LocalPool(Tool(), processes, timeout=HANG_SECONDS) as pool:
             results.append(pool.map(jobs))
     assert results == [[n**2 for n in range(7)]] * 3
+
+
+def test_jobs_round_alike_in_this_process_and_in_a_worker() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.set_flush_denormal(True)  # as training does
+    try:
+        for processes in (0, 1):
+            with LocalPool(Tool(), processes, timeout=HANG_SECONDS) as pool:
+                assert pool.map([Arithmetic()]) == [(1, True)]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.system
+def test_episodes_of_an_agent_are_equal_in_this_process_and_in_workers(tmp_path: Path) -> None:
+    # Batches of other sizes than 4 and 16 showed the number of threads in the rounding.
+    words = ("stage=rollouts", "preset=smoke", "rollouts.policy=controller", "env.num_envs=6")
+    found = []
+    for processes in (0, 1, 2):
+        data = tmp_path / str(processes)
+        agent = ("model=pretrained/carracing", "rollouts.noise=0.3", "rollouts.episodes=12")
+        done = run(data, *words, *agent, f"workers.processes={processes}")
+        assert done.returncode == 0, done.stderr
+        found.append(read_json(data / "smoke/rollouts/manifest.json")["fingerprint"])
+    assert found == [found[0]] * 3
 
 
 def test_a_dead_worker_is_replaced_and_its_job_done_again(tmp_path: Path) -> None:

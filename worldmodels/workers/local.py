@@ -20,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import psutil
+import torch
 
 from worldmodels.errors import WorkerError
 from worldmodels.system import interrupts
@@ -138,7 +139,7 @@ class LocalPool(Pool[ToolT]):
             self._tool = self._setup.build()
         task = self._queue.next(time.monotonic())
         assert task is not None
-        with spending(WORKING):
+        with spending(WORKING), _as_a_worker():
             result = task.job(self._tool, self._beat_here)
         self._queue.finish(task, result, time.monotonic())
 
@@ -225,6 +226,21 @@ class LocalPool(Pool[ToolT]):
             what = what or f"died (exit code {worker.process.exitcode})"
             self._queue.lose(worker.task, what)
         self._workers.append(self._start())
+
+
+@contextlib.contextmanager
+def _as_a_worker() -> Iterator[None]:
+    """Compute as in a worker, with one thread and denormal numbers: both change rounding.
+
+    Training before may have set either, and numba raises PyTorch's threads above OMP_NUM_THREADS.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(False)  # training sets it anew
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager
