@@ -13,10 +13,12 @@ import resource
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,9 @@ _WARM = multiprocessing.get_context("forkserver")
 _WARM.set_forkserver_preload(
     ["worldmodels.__main__", *(f"worldmodels.stages.{name}" for name in ("chain", "iterate"))]
 )
+_EXIT_CODES = threading.Lock()
+"""Held while exit codes are read: each can be read once, and starting a process reads those of all
+that have ended. A thread that comes second would take 255 for it."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +127,14 @@ class Program:
             target=_program, args=(list(words), os.getcwd(), self._files, around)
         )
         self._began = time.monotonic()
-        self._process.start()
+        with _EXIT_CODES:
+            self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
     def alive(self) -> bool:
         """Whether it still runs."""
-        return self._process.is_alive()
+        return not wait([self._process.sentinel], 0)
 
     def workers(self) -> list[psutil.Process]:
         """Its worker processes."""
@@ -139,11 +145,12 @@ class Program:
 
     def end(self, timeout: float = TIMEOUT_SECONDS) -> Done:
         """Wait for its end; a command that hangs is killed, and its code is `HUNG` then."""
-        self._process.join(timeout)
+        hung = not wait([self._process.sentinel], timeout)
         seconds = time.monotonic() - self._began
-        hung = self._process.is_alive()
         if hung:
             self._process.kill()
+            wait([self._process.sentinel])
+        with _EXIT_CODES:
             self._process.join()
         orphans = self._orphans()
         code = HUNG if hung else self._process.exitcode
