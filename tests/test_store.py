@@ -123,39 +123,28 @@ def test_what_changes_is_copied_and_nothing_twice(tmp_path: Path) -> None:
     assert location.sent == []
 
 
+@pytest.mark.parametrize(
+    ("size", "copied"),
+    [(10, (2, 4, 6, 7)), (30, (1, 2, 3, 4, 5, 6, 7))],
+    ids=["two in a step", "larger than a step"],
+)
 def test_on_a_slow_line_shards_are_copied_some_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, copied: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr(copiers, "_STEP_BYTES", 25)
     root, store = tmp_path / "run", tmp_path / "store"
     copying = copier(root, store)
     write(root, **{"rollouts__manifest.json": "running"})
     copying.step()
-    write(root, **{f"rollouts__shard-{n}.h5": "x" * 10 for n in range(7)})
-    for copied in (2, 4, 6, 7):
+    write(root, **{f"rollouts__shard-{n}.h5": "x" * size for n in range(7)})
+    for number in copied:
         assert not copying.step()
-        assert len(plain(store)) == 1 + copied
+        assert len(plain(store)) == 1 + number
         assert index(store).keys() == plain(store).keys()
     assert copying.step()
-    write(root, **{f"rollouts__shard-{n}.h5": "y" * 10 for n in range(10, 17)})
+    write(root, **{f"rollouts__shard-{n}.h5": "y" * size for n in range(10, 17)})
     write(root, **{"rollouts__manifest.json": "complete"})  # it names them all
     assert not copying.step()
-    assert equal(root, store)
-
-
-def test_shards_larger_than_a_step_are_copied_one_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(copiers, "_STEP_BYTES", 25)
-    root, store = tmp_path / "run", tmp_path / "store"
-    copying = copier(root, store)
-    write(root, **{"rollouts__manifest.json": "running"})
-    copying.step()
-    write(root, **{f"rollouts__shard-{n}.h5": "x" * 30 for n in range(3)})
-    for copied in (1, 2, 3):
-        assert not copying.step()
-        assert len(plain(store)) == 1 + copied
-    assert copying.step()
     assert equal(root, store)
 
 
