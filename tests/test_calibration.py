@@ -21,7 +21,7 @@ from worldmodels.reporting.failures import failing, failure_scores
 from worldmodels.reporting.page import render
 from worldmodels.reporting.verdict import (
     CALIBRATION,
-    distrust,
+    exceeded_thresholds,
     read_calibration,
 )
 
@@ -164,10 +164,10 @@ def test_a_model_that_is_right_is_calibrated(tmp_path: Path) -> None:
     assert found.around.predicted == pytest.approx(found.around.earned, rel=1e-4)
     first = rewards[0][90 - 1 - 25], rewards[1][falls - 25]
     assert found.around.earned[0] == pytest.approx(np.mean(first))
-    assert distrust(found, CalibrationConfig()) == ()
+    assert exceeded_thresholds(found, CalibrationConfig()) == ()
 
 
-def test_a_model_that_promises_too_much_is_not_calibrated(tmp_path: Path) -> None:
+def test_a_model_that_predicts_too_much_is_not_calibrated(tmp_path: Path) -> None:
     latents = recorded(tmp_path, LENGTHS, ENDS)
     model = Clock(optimism=20.0, immortal=True)
     found = calibrate(latents, np.arange(4), model)  # type: ignore[arg-type]  # of the protocol
@@ -176,11 +176,11 @@ def test_a_model_that_promises_too_much_is_not_calibrated(tmp_path: Path) -> Non
     assert (found.failures.recall, found.failures.precision) == (0.0, None)
     assert found.horizons[0].predicted - found.horizons[0].earned == pytest.approx(200, rel=1e-4)
     limits = CalibrationConfig()
-    returns, recall = distrust(found, limits)
+    returns, recall = exceeded_thresholds(found, limits)
     assert "calibration.return_error=0.25" in returns
     assert "recall of failures is 0.00 (2 recorded, 0 predicted)" in recall
-    assert distrust(found, CalibrationConfig(return_error=1000, recall=0)) == ()
-    assert "not measured" in distrust(None, limits)[0]
+    assert exceeded_thresholds(found, CalibrationConfig(return_error=1000, recall=0)) == ()
+    assert "not measured" in exceeded_thresholds(None, limits)[0]
 
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_run_measures_its_dynamics_model_and_reports_it(smoke: Path) -> None:
         assert f"{one.earned:.1f}" in cells
         assert f"{one.predicted:.1f}" in cells
     assert "mean return" in section[: section.index("</svg>")]
-    for reason in distrust(found, CalibrationConfig()):
+    for reason in exceeded_thresholds(found, CalibrationConfig()):
         assert reason in section
 
 

@@ -221,8 +221,8 @@ class _Loop:
         """The best controller on the selection seeds, with steps and throughput."""
         records = self.selection.read()
         if self.options.exploitation_patience is not None:
-            honest = [one for one in records if not self.exploitation.exceeds(one["score"])]
-            records = honest or records
+            within = [one for one in records if not self.exploitation.exceeds(one["score"])]
+            records = within or records
         best = max(records, key=lambda record: float(record["score"]))
         return EvolveResult(
             np.asarray(best["parameters"], np.float32),

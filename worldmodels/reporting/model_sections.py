@@ -22,7 +22,7 @@ from worldmodels.reporting.open_loop import OpenLoopResult, OpenLoopRollout
 from worldmodels.reporting.pictures import png
 from worldmodels.reporting.records import read_record, read_scores
 from worldmodels.reporting.scores import AGENT_IN_DREAM, DreamTrained, temperature_rows
-from worldmodels.reporting.verdict import distrust, failures_in_words
+from worldmodels.reporting.verdict import exceeded_thresholds, failures_in_words
 
 EARLY_STEPS = 10
 """A predicted termination this many steps before the recorded episode's end counts as early."""
@@ -69,7 +69,7 @@ class HeldOutSection(NamedTuple):
 
 def held_out_section(found: Calibration, limits: CalibrationConfig) -> HeldOutSection:
     """The verdict, tables and charts of `found`, with the thresholds `limits`."""
-    reasons = distrust(found, limits)
+    reasons = exceeded_thresholds(found, limits)
     calibrated = "not calibrated" if reasons else "calibrated"
     lines: dict[str, dict[str, list[tuple[float, float]]]] = {
         "steps of the prediction": {

@@ -9,7 +9,7 @@ from worldmodels.config.choices import WorldKind
 from worldmodels.config.sections import CalibrationConfig
 from worldmodels.reporting.records import read_record, read_scores
 from worldmodels.reporting.scores import AGENT_IN_DREAM, Score
-from worldmodels.reporting.verdict import distrust, read_calibration
+from worldmodels.reporting.verdict import exceeded_thresholds, read_calibration
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.manifests import MANIFEST
 
@@ -45,7 +45,7 @@ def round_record(
     recorded, search = collected.number("frames"), searched.number("steps") if real else 0.0
     before = earlier[-1]["frames"]["total"] if earlier else 0
     found = read_calibration(run.locate("rnn"))
-    reasons = distrust(found, limits)
+    reasons = exceeded_thresholds(found, limits)
     return {
         "name": run.root.name,
         "frames": {
@@ -72,12 +72,12 @@ def _mean(score: Score | None) -> dict[str, Any] | None:
 def round_in_words(entry: dict[str, Any]) -> str:
     """One line on an entry of `round_record`."""
     predicted, verdict = entry["predicted"], entry["verdict"]
-    promised = "" if predicted is None else f"{predicted['mean']:.1f} predicted, "
+    in_dream = "" if predicted is None else f"{predicted['mean']:.1f} predicted, "
     calibrated = "calibrated" if verdict["calibrated"] else "not calibrated"
     began = verdict["exploitation"]
     exploited = "" if began is None else f"; exploitation beginning at generation {began:.0f}"
     return (
-        f"{entry['name']}: {entry['frames']['total']:,} frames so far; return {promised}"
+        f"{entry['name']}: {entry['frames']['total']:,} frames so far; return {in_dream}"
         f"{entry['earned']['mean']:.1f} earned; dynamics model {calibrated}{exploited}"
     )
 

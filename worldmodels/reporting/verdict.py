@@ -1,4 +1,4 @@
-"""The calibration of a dynamics model in words, and whether it is to be trusted."""
+"""The calibration of a dynamics model in words, and the thresholds that it exceeds."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def distrust(found: Calibration | None, limits: CalibrationConfig) -> tuple[str, ...]:
+def exceeded_thresholds(found: Calibration | None, limits: CalibrationConfig) -> tuple[str, ...]:
     """Why a dynamics model is not calibrated: sentences, none where it is.
 
     Args:
@@ -130,5 +130,5 @@ def exploitation_begins(controller: Record) -> str | None:
     return (
         f"The search exploits the dynamics model from generation {generation:,.0f} on: there its"
         f" mean return in the dream exceeds the largest recorded return, {best:.1f}. The agent's,"
-        f" {agent:.1f}, is {'not to be trusted' if agent > best else 'from before'}."
+        f" {agent:.1f}, {'exceeds it too' if agent > best else 'does not'}."
     )

@@ -20,7 +20,7 @@ from worldmodels.errors import DataError
 from worldmodels.files.atomic import write_json
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.reporting.calibration import calibrate
-from worldmodels.reporting.verdict import CALIBRATION, distrust, in_words
+from worldmodels.reporting.verdict import CALIBRATION, exceeded_thresholds, in_words
 from worldmodels.runs.integrity import (
     Listed,
     fingerprint_arrays,
@@ -97,7 +97,7 @@ def _calibrate(
     found = calibrate(latents, held_out, dynamics)
     write_json(folder.path / CALIBRATION, found.record())
     say(f"rnn: calibration on {in_words(found)}")
-    for reason in distrust(found, context.config.calibration):
+    for reason in exceeded_thresholds(found, context.config.calibration):
         say(f"rnn: calibration: {reason}")
     return [CALIBRATION]
 
