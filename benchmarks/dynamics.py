@@ -1,10 +1,11 @@
-"""Speed of the dynamics models at equal hidden size, on one core: five minutes.
+"""Speed of the dynamics models at equal hidden size, on one core: eight minutes.
 
     taskset -c 0 python benchmarks/dynamics.py
 
 Training is that of the stage ``rnn``, on random latents. The dream is a population of linear
-controllers in the learned model, with as many episodes in one batch as on a CPU. The models take
-turns; a figure is the median over the turns. Writes ``dynamics.json``.
+controllers in the learned model, with as many episodes in one batch as on a CPU: of one model, and
+of an ensemble with a pessimistic reward. The models take turns; a figure is the median over the
+turns. Writes ``dynamics.json``.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ from worldmodels.training import cpu
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.fit import FitOptions
 from worldmodels.worlds.dream import DreamWorld
+from worldmodels.worlds.members import MemberRule
 from worldmodels.worlds.rollout import PopulationPolicy, rollout
 
 LATENT, ACTION, HIDDEN = 32, 3, 256
 EPISODES, STEPS = 64, 200
 ROWS, WINDOW = 16, 100
+MEMBERS = 5
+"""Of the ensemble."""
 MODELS: dict[str, dict[str, int]] = {
     "mdn_rnn": {},
     "gru": {},
@@ -87,11 +91,12 @@ def training(model: MixtureDynamics, latents: LatentSet, folder: Path, seconds: 
     return fit_rate(task, folder, options, fabric, seconds).training
 
 
-def dream(model: MixtureDynamics, seconds: float) -> float:
-    """Steps per second of episodes of `STEPS` steps."""
+def dream(model: MixtureDynamics, seconds: float, *others: MixtureDynamics) -> float:
+    """Steps per second of episodes of `STEPS` steps, in which all members are computed."""
     dtype = torch.bfloat16 if BFLOAT16 else torch.float32
     first = FirstLatents(*np.zeros((2, 1, LATENT), np.float32))
-    world = DreamWorld(model, first, 1.0, FeatureSpec(), dtype=dtype)
+    rule = MemberRule(each_step=True, pessimism=1.0)
+    world = DreamWorld(model, first, 1.0, FeatureSpec(), dtype=dtype, others=others, rule=rule)
     size = (1, SPEC.size(world.feature_size))
     controller = np.random.default_rng(0).normal(0, 0.1, size).astype(np.float32)
     steps, began = 0, time.perf_counter()
@@ -115,7 +120,7 @@ def main() -> None:
     cpu.tune(1)
     torch.set_num_threads(1)
     turns: dict[str, dict[str, list[float]]] = {
-        name: {"training": [], "dream": []} for name in MODELS
+        name: {"training": [], "dream": [], "ensemble": []} for name in MODELS
     }
     with tempfile.TemporaryDirectory() as folder:
         latents = record(Path(folder) / "latents.h5")
@@ -125,6 +130,8 @@ def main() -> None:
                 place.mkdir()
                 rates["training"].append(training(built(name), latents, place, options.seconds))
                 rates["dream"].append(dream(built(name), options.seconds))
+                members = (built(name) for _ in range(MEMBERS))
+                rates["ensemble"].append(dream(next(members), options.seconds, *members))
                 say(f"{name}: " + ", ".join(f"{k} {v[-1]:,.0f}/s" for k, v in rates.items()))
     figures = [
         {
@@ -135,7 +142,7 @@ def main() -> None:
         }
         for name in MODELS
     ]
-    settings = {"hidden_size": HIDDEN, "bfloat16": BFLOAT16}
+    settings = {"hidden_size": HIDDEN, "bfloat16": BFLOAT16, "members": MEMBERS}
     write_json(options.out, {**provenance(), **settings, "figures": figures})
     say(f"wrote {options.out}; python docs/render.py {options.out} puts it into the documentation")
 

@@ -10,13 +10,17 @@ import tables
 
 def dynamics(record: dict[str, Any]) -> str:
     """``benchmarks/dynamics.py``: parameters and speed of each dynamics model."""
-    header = ("rnn.model", "parameters", "training, transitions/s", "dream, steps/s")
+    header = (
+        *("rnn.model", "parameters", "training, transitions/s", "dream, steps/s"),
+        f"{record['members']} members, steps/s (share of one model)",
+    )
     rows = [
         (
             figure["model"],
             f"{figure['parameters'] / 1e6:.2f} M",
             f"{figure['training']:,.0f}",
             f"{figure['dream']:,.0f}",
+            f"{figure['ensemble']:,.0f} ({figure['ensemble'] / figure['dream']:.2f})",
         )
         for figure in record["figures"]
     ]

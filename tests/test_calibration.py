@@ -78,6 +78,9 @@ class Certain(NamedTuple):
     def mode(self) -> Tensor:
         return self.mean
 
+    def expectation(self) -> Tensor:
+        return self.mean
+
 
 class Clock(nn.Module):
     """A dynamics model of episodes whose reward is the last action's first number plus a hundredth

@@ -124,6 +124,21 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
             "needs controller.total_steps",
         ),
         (["controller.final_sigma=0.2"], "controller.final_sigma=0.2: choose at most"),
+        (["controller.pessimism=0.5"], "controller.pessimism=0.5: is of the learned model; give 0"),
+        (
+            ["controller.pessimism=0.5", "controller.world=dream", "controller.latent=sampled"],
+            "controller.pessimism=0.5: needs rewards of several members; give rnn.members=2",
+        ),
+        (
+            [
+                *("controller.pessimism=0.5", "controller.world=dream", "rnn.members=2"),
+                *("controller.latent=sampled", "rnn.reward_weight=0"),
+            ],
+            "controller.pessimism=0.5: needs rewards of several members",
+        ),
+        (["rnn.members=0"], "rnn.members=0: choose 1 to 32"),
+        (["rnn.members=33"], "rnn.members=33: choose 1 to 32"),
+        (["controller.pessimism=-1"], "controller.pessimism=-1.0: choose 0 to 1000"),
         (["evaluate.first_seed=268435400"], "evaluate.first_seed=268435400"),
         (["controller.world=dream"], "controller.latent=mean: must equal rnn.latent=sampled"),
         (["bootstrap.vae.epochs=-1"], r"bootstrap\.\*: vae.epochs=-1: choose 0 to 100000"),

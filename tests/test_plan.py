@@ -125,6 +125,9 @@ def test_estimates_follow_from_amounts_and_rates() -> None:
     steps = 8 * 40 + 80
     training = steps * 0.75 / 2000 + steps * 0.25 / 8000
     assert plans["rnn"].seconds == pytest.approx(10 + frames / 1000 + 2 * 2 * training)
+    several = replace(config, rnn=replace(config.rnn, members=3))
+    plan = Estimate(several, rates(), Data(episodes=2, steps=80)).rnn()
+    assert plan.seconds == pytest.approx(10 + frames / 1000 + (3 + 1) * 2 * training)
     # Two jobs of the agent and two of random actions, of 4 episodes each; two videos', alone.
     job = 4 * 0.5 + 40 * 0.01 + 160 * 0.001
     assert plans["evaluate"].seconds == pytest.approx(10 + 2 * job + 2 * (job / 2 + 40 * 0.1))

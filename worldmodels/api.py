@@ -13,8 +13,9 @@ from gymnasium.vector import VectorEnv
 from worldmodels import seeds
 from worldmodels.agents.folder import AgentConfig, read_agent
 from worldmodels.config import shipped
-from worldmodels.config.choices import Engine
+from worldmodels.config.choices import Engine, MemberSampling
 from worldmodels.config.environments import env_spec, find_env
+from worldmodels.config.limits import LIMITS
 from worldmodels.config.sections import EnvConfig
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode
@@ -29,6 +30,7 @@ from worldmodels.runs.manifests import MANIFEST
 from worldmodels.system.devices import choose_device, has_bfloat16
 from worldmodels.workers.local import LocalPool
 from worldmodels.worlds.dream_env import DreamVectorEnv
+from worldmodels.worlds.members import MemberRule, check_pessimism
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec
 
 _WORKER_TIMEOUT = 120.0
@@ -125,7 +127,7 @@ def evaluate(
     pool = LocalPool(world_spec, processes, _WORKER_TIMEOUT)
     with pool:
         outcome = fitness(pool, policy.parameters[None], chosen, episode_spec)
-    returns, lengths, terminated = (part[0] for part in outcome)
+    returns, lengths, terminated = (part[0] for part in outcome[:3])
     score = summarise("agent", returns, chosen)
     return Evaluation(
         returns, lengths, terminated, np.array(chosen), score.mean, score.std, score.interval
@@ -139,6 +141,8 @@ def make_dream(
     decoded: bool = False,
     max_steps: int | None = None,
     device: str = "cpu",
+    member_sampling: str = "step",
+    pessimism: float = 0.0,
 ) -> DreamVectorEnv:
     """The learned model of an agent as a Gymnasium vector environment.
 
@@ -153,9 +157,12 @@ def make_dream(
             controller's features, float32 (N, F).
         max_steps: time limit; None is that of the agent's environment.
         device: as `load_agent` takes it.
+        member_sampling: of an agent with an ensemble, "step" or "episode", as
+            ``controller.member_sampling`` takes it.
+        pessimism: standard deviations of the members' rewards that are subtracted from their mean.
 
     Raises:
-        ConfigError: there is no agent, no such device, or a number is out of range.
+        ConfigError: there is no agent, no such device, or an argument is out of range.
         ArtifactError: a file of the agent is missing or damaged, or does not fit the others.
     """
     folder = shipped.require_agent("agent", str(agent))
@@ -168,12 +175,19 @@ def make_dream(
             raise ConfigError(f"{key}={number}: choose 1 or more")
     if not temperature > 0:
         raise ConfigError(f"temperature={temperature}: choose a number above 0")
+    if member_sampling not in MemberSampling.__members__:
+        known = ", ".join(MemberSampling.__members__)
+        raise ConfigError(f"member_sampling={member_sampling}: choose one of {known}")
+    if pessimism not in LIMITS["controller.pessimism"]:
+        raise ConfigError(f"pessimism={pessimism}: choose {LIMITS['controller.pessimism']}")
+    check_pessimism("pessimism", pessimism, (trained.dynamics, *trained.others))
     dream = DreamWorldSpec(
         folder / "rnn.safetensors",
         temperature,
         config.features,
         str(chosen),
         has_bfloat16(chosen),
+        MemberRule(member_sampling == MemberSampling.step.name, pessimism),
     )
     controls = config.actions.bounds
     low, high = (np.array(bounds, np.float32) for bounds in (controls.low, controls.high))

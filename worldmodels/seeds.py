@@ -45,6 +45,14 @@ def draw(purpose: Purpose, seed: int, *path: int, count: int) -> list[int]:
     return [purpose.value + offset for offset in offsets]
 
 
+def of_member(seed: int, member: int) -> int:
+    """The seed of a member of an ensemble, numbered from 0: the first has that of the run."""
+    if member == 0:
+        return seed
+    # Without a number of `Purpose`, so that no seed of an episode is drawn from the same sequence.
+    return int(np.random.SeedSequence([seed, 0, member]).generate_state(1)[0])
+
+
 def evaluation(first_seed: int, count: int) -> list[int]:
     """The public seeds of an evaluation; raises `ConfigError` outside their range."""
     if first_seed < 0 or first_seed + count > EVALUATION_END:

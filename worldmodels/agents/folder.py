@@ -29,8 +29,8 @@ from torch import Tensor
 from worldmodels.agents.model_files import (
     finite,
     is_tensor,
-    load_dynamics,
     load_encoder,
+    load_members,
     save_dynamics,
     save_encoder,
     shown,
@@ -90,12 +90,14 @@ class Agent:
         dynamics: latents and actions to the next latent.
         parameters: of the controller, (size,) float32; see `Controllers` for their order.
         config: features, layers of the controller, environment.
+        others: the members of an ensemble after the first, which is `dynamics`.
     """
 
     encoder: Encoder
     dynamics: DynamicsModel
     parameters: np.ndarray
     config: AgentConfig
+    others: tuple[DynamicsModel, ...] = ()
 
 
 def write_agent(folder: Path, agent: Agent, first: FirstLatents) -> None:
@@ -110,7 +112,7 @@ def write_agent(folder: Path, agent: Agent, first: FirstLatents) -> None:
         ArtifactError: the disk is full or not writable.
     """
     save_encoder(folder / "vae.safetensors", agent.encoder)
-    save_dynamics(folder / "rnn.safetensors", agent.dynamics, first)
+    save_dynamics(folder / "rnn.safetensors", agent.dynamics, first, agent.others)
     tensor = torch.from_numpy(np.asarray(agent.parameters, np.float32))
     weights.save(folder / "controller.safetensors", {"parameters": tensor})
     save_config(folder, agent.config)
@@ -328,7 +330,7 @@ def read_agent(folder: Path) -> Agent:
     if "files" in record:
         _verify(folder, record, _digests(folder))
     encoder = load_encoder(folder / "vae.safetensors")
-    dynamics = load_dynamics(folder / "rnn.safetensors")
+    dynamics, *others = load_members(folder / "rnn.safetensors")
     path = folder / "controller.safetensors"
     outline = weights.outline(path)
     found = outline.get("parameters")
@@ -338,7 +340,7 @@ def read_agent(folder: Path) -> Agent:
         raise ArtifactError(f"{path} does not hold parameters, float32 (size,): copy it again")
     check_fit(folder, found.numel(), encoder, dynamics, config)
     parameters = finite(path, "parameters", weights.load(path)["parameters"])
-    return Agent(encoder, dynamics, parameters.numpy(), config)
+    return Agent(encoder, dynamics, parameters.numpy(), config, tuple(others))
 
 
 def check_fit(

@@ -7,7 +7,7 @@ of the file, by name, shape and type, before anything is allocated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from worldmodels.agents import registry
 from worldmodels.config.keys import Limit
+from worldmodels.config.limits import LIMITS
 from worldmodels.data.latents import FirstLatents
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.files import weights
@@ -28,6 +29,7 @@ INTEGERS, NUMBERS = Limit(0, 65_536), Limit(-1e9, 1e9)
 """What a size in a file may be; others are true, false or short texts."""
 _STARTS = Limit(1, 2**18)
 """First latents, one for each episode that the dynamics model learned from."""
+_MEMBERS = LIMITS["rnn.members"]
 _TEXT = 100
 
 
@@ -46,24 +48,48 @@ def load_encoder(path: Path) -> Encoder:
     outline = weights.outline(path)
     module: Encoder = _outlined(path, outline, registry.find_encoder)
     _check_parts(path, outline, {"model", "module"})
-    _fill(path, module)
+    _fill(path, module, weights.load(path)["module"])
     return module
 
 
-def save_dynamics(path: Path, dynamics: DynamicsModel, first: FirstLatents) -> None:
-    """Write a dynamics model with what is needed to build it again, and its first latents."""
+def save_dynamics(
+    path: Path, dynamics: DynamicsModel, first: FirstLatents, others: Sequence[DynamicsModel] = ()
+) -> None:
+    """Write a dynamics model with what is needed to build it again, and its first latents.
+
+    Args:
+        path: of the file.
+        dynamics: the model; of an ensemble the first member.
+        first: latents at which episodes in it begin.
+        others: the other members, of the same class and sizes; their weights follow in the file.
+    """
     begin = {name: torch.from_numpy(array) for name, array in vars(first).items()}
-    tree = {"model": _described(dynamics), "module": dynamics.state_dict(), "first_latents": begin}
+    tree: dict[str, Any] = {"model": _described(dynamics), "module": dynamics.state_dict()}
+    tree["first_latents"] = begin
+    if others:
+        tree["members"] = [member.state_dict() for member in others]
     weights.save(path, tree)
 
 
 def load_dynamics(path: Path) -> DynamicsModel:
-    """Read a dynamics model in float32 on the CPU, to evaluate; raises as `load_encoder`."""
+    """Read a dynamics model in float32 on the CPU, to evaluate; raises as `load_encoder`.
+
+    Of an ensemble it is the first member.
+    """
+    return load_members(path)[0]
+
+
+def load_members(path: Path) -> list[DynamicsModel]:
+    """Read all members of an ensemble, or the only model; see `load_dynamics`."""
     outline = weights.outline(path)
-    module: DynamicsModel = _outlined(path, outline, registry.find_dynamics)
-    _check_first_latents(path, outline, module.latent_size)
-    _fill(path, module)
-    return module
+    first: DynamicsModel = _outlined(path, outline, registry.find_dynamics)
+    _check_first_latents(path, outline, first.latent_size)
+    others = _outlined_members(path, outline, first)
+    stored = weights.load(path)
+    members, states = [first, *others], [stored["module"], *stored.get("members", ())]
+    for member, state in zip(members, states, strict=True):
+        _fill(path, member, state)
+    return members
 
 
 def load_first_latents(path: Path) -> FirstLatents:
@@ -181,15 +207,35 @@ def _check_module(path: Path, name: str, expected: Mapping[str, Tensor], found: 
         raise ArtifactError(f"{path} does not hold a {name} of its sizes: {wrong}: copy it again")
 
 
-def _check_parts(path: Path, outline: Mapping[str, Any], parts: set[str]) -> None:
-    if outline.keys() != parts:
+def _outlined_members(
+    path: Path, outline: Mapping[str, Any], first: DynamicsModel
+) -> list[DynamicsModel]:
+    """The members after the first, on the meta device; raises `ArtifactError` as `_outlined`."""
+    if "members" not in outline:
+        return []
+    found, kind, name = outline["members"], type(first), outline["model"]["class"]
+    if not isinstance(found, list) or not found or len(found) + 1 not in _MEMBERS:
+        raise ArtifactError(
+            f"{path}: members has to be a list of the weights of each member after the first, of"
+            f" {_MEMBERS} in all: copy it again"
+        )
+    for state in found:
+        _check_module(path, name, first.state_dict(), state)
+    with torch.device("meta"):
+        return [kind(**first.sizes) for _ in found]
+
+
+def _check_parts(
+    path: Path, outline: Mapping[str, Any], parts: set[str], optional: Set[str] = frozenset()
+) -> None:
+    if not parts <= outline.keys() <= parts | optional:
         known = ", ".join(sorted(parts))
         raise ArtifactError(f"{path} has other parts than {known}: copy it again")
 
 
 def _check_first_latents(path: Path, outline: Mapping[str, Any], latent_size: int) -> None:
     """Raise `ArtifactError` unless there are two equal tables of latents."""
-    _check_parts(path, outline, {"model", "module", "first_latents"})
+    _check_parts(path, outline, {"model", "module", "first_latents"}, {"members"})
     found = outline["first_latents"]
     good = isinstance(found, dict) and found.keys() == {"mean", "logvar"}
     if good and isinstance(found["mean"], Tensor) and found["mean"].dim() == 2:
@@ -206,9 +252,8 @@ def _check_first_latents(path: Path, outline: Mapping[str, Any], latent_size: in
         )
 
 
-def _fill(path: Path, module: Any) -> None:
+def _fill(path: Path, module: Any, stored: Mapping[str, Tensor]) -> None:
     """Give a module on the meta device the numbers of its file, laid out in memory as its own."""
-    stored = weights.load(path)["module"]
     state = {
         name: torch.empty_like(empty, device="cpu").copy_(finite(path, name, stored[name]))
         for name, empty in module.state_dict().items()

@@ -97,6 +97,13 @@ class LatentChoice(Enum):
     mean = "mean"
 
 
+class MemberSampling(Enum):
+    """How often a member of an ensemble of dynamics models is drawn."""
+
+    step = "step"
+    episode = "episode"
+
+
 class HiddenChoice(Enum):
     """Which h goes with z_t: that computed from z up to z_{t-1}, or that which includes z_t."""
 

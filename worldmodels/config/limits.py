@@ -69,6 +69,7 @@ def check(config: Config) -> None:
     seeds.evaluation(config.evaluate.first_seed, config.evaluate.episodes)
     if config.stage in (Stage.all, Stage.iterate, Stage.plan):
         _check_latents(config)
+        _check_members(config)
         _check_split(config)
     if config.bootstrap:
         try:
@@ -131,6 +132,11 @@ def _check_search(config: ControllerConfig) -> None:
         raise ConfigError(
             f"controller.final_sigma={final}: choose at most controller.sigma={config.sigma}"
         )
+    if config.pessimism and config.world is WorldKind.real:
+        raise ConfigError(
+            f"controller.pessimism={config.pessimism}: is of the learned model; give 0, or"
+            " controller.world=dream"
+        )
     episodes = config.population * config.episodes
     if episodes > GENERATION:
         raise ConfigError(
@@ -181,4 +187,14 @@ def _check_latents(config: Config) -> None:
         raise ConfigError(
             f"controller.latent={given.name}: must equal rnn.latent={predicted.name} when"
             f" controller.world=dream; give controller.latent={predicted.name}"
+        )
+
+
+def _check_members(config: Config) -> None:
+    """The rewards that this command's dynamics models predict, for a search that doubts them."""
+    pessimism, rnn = config.controller.pessimism, config.rnn
+    if pessimism and (rnn.members == 1 or rnn.reward_weight == 0):
+        raise ConfigError(
+            f"controller.pessimism={pessimism}: needs rewards of several members; give"
+            " rnn.members=2 or more with rnn.reward_weight above 0, or controller.pessimism=0"
         )

@@ -23,6 +23,7 @@ from worldmodels.config.choices import (
     HiddenChoice,
     LatentChoice,
     LoggerMode,
+    MemberSampling,
     OnCorrupt,
     Precision,
     Strategy,
@@ -122,6 +123,10 @@ class RNNConfig:
     package."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of a dynamics model of another package."""
+    members: int = number(1, 1, 32)
+    """Dynamics models that are trained on the same data, each with its own initial weights and
+    order of batches. The state of the first is a feature of the controller; all of them predict in
+    the learned model."""
     hidden_size: int = number(256, 1, 4096)
     """Size of the hidden state h: of an LSTM or GRU, or of the output of a transformer's layers."""
     layers: int | None = number(None, 1, 64)
@@ -220,6 +225,12 @@ class ControllerConfig:
     """Units of a hidden layer with tanh; 0: linear controller."""
     temperature: float = number(1.0, 0.001, 1000)
     """Temperature tau of sampling from the learned model."""
+    member_sampling: MemberSampling = MemberSampling.step
+    """How often a member of an ensemble (rnn.members) is drawn in the learned model, to predict the
+    next latent and the termination: in each step, or once for each episode."""
+    pessimism: float = number(0.0, 0, 1000)
+    """Standard deviations of the members' predicted rewards that are subtracted from their mean, in
+    the learned model."""
     dream_num_envs: int | None = number(None, 1, 16_384)
     """Episodes in one batch in the learned model; null: 64 to 256 on a CPU, all on a GPU."""
     overlap: bool = False

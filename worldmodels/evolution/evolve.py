@@ -311,7 +311,10 @@ class _Loop:
         )
         values = {"mean": scores.mean(), "best": scores.max(), "worst": scores.min()}
         values |= {"sigma": self.search.sigma, "steps": steps, "episodes": generation.episodes}
-        self.tracker.log(number + 1, {f"fitness/{k}": float(v) for k, v in values.items()})
+        named = {f"fitness/{k}": float(v) for k, v in values.items()}
+        if outcome.disagreement is not None:
+            named["dream/disagreement"] = float(outcome.disagreement.mean())
+        self.tracker.log(number + 1, named)
         self.tracker.flush()
         return scores
 

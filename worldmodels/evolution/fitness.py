@@ -133,8 +133,9 @@ class Evaluation:
 
     def outcome(self, pool: Pool[World]) -> Outcome:
         """Wait for the last of them; see `fitness`."""
-        arrays = (np.concatenate(part) for part in zip(*pool.results(self.batch), strict=True))
-        return Outcome(*(array.reshape(self.shape) for array in arrays))
+        parts = zip(*pool.results(self.batch), strict=True)
+        there = (part for part in parts if part[0] is not None)
+        return Outcome(*(np.concatenate(part).reshape(self.shape) for part in there))
 
 
 def begin(

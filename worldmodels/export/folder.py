@@ -17,6 +17,7 @@ from worldmodels.export.graphs import graphs_of, state_names
 from worldmodels.export.onnx_files import TOLERANCE, write_graph
 from worldmodels.files.atomic import atomic_path, write_json
 from worldmodels.files.untrusted import printable
+from worldmodels.runs.tracking import say
 
 DESCRIPTION = "export.json"
 STARTS = "starts.safetensors"
@@ -30,7 +31,7 @@ def write_onnx(folder: Path, source: Path, name: str, temperature: float) -> lis
     ``encoder.onnx``, ``decoder.onnx``, ``dynamics.onnx`` and ``controller.onnx`` are the graphs of
     `worldmodels.export.graphs`. ``starts.safetensors`` has the first latents of recorded episodes,
     ``mean`` and ``logvar`` (episodes, Z), and the initial state, ``state_0`` and so on (1, ...).
-    ``export.json`` describes them.
+    ``export.json`` describes them. Of an ensemble, ``dynamics.onnx`` is the first member.
 
     Args:
         folder: to write to; made if it is missing.
@@ -46,6 +47,8 @@ def write_onnx(folder: Path, source: Path, name: str, temperature: float) -> lis
     """
     agent, first = read_agent(source), load_first_latents(source / "rnn.safetensors")
     agent.encoder.eval()
+    if agent.others:
+        say(f"export: the dynamics model is the first of {1 + len(agent.others)} members")
     folder.mkdir(parents=True, exist_ok=True)
     graphs = {
         graph.name: write_graph(folder / f"{graph.name}.onnx", graph) for graph in graphs_of(agent)

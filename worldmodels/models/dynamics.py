@@ -36,6 +36,10 @@ class LatentDistribution(Protocol):
         """The most probable latent, or an approximation of it: (..., Z)."""
         ...
 
+    def expectation(self) -> Tensor:
+        """The mean of the distribution, (..., Z); used for ensembles only."""
+        ...
+
 
 LatentT = TypeVar("LatentT", bound=LatentDistribution, covariant=True)
 
@@ -106,6 +110,10 @@ class DynamicsModel(Module, Protocol):
 
     def predict(self, state: State) -> Prediction[LatentDistribution]:
         """The prediction of the step after `state`, one for each row, in float32."""
+        ...
+
+    def predict_reward(self, state: State) -> Tensor:
+        """The reward of `predict` alone, (B,); used for ensembles only."""
         ...
 
     def features(self, state: State, names: Sequence[str]) -> Tensor:

@@ -208,10 +208,11 @@ class Estimate:
     def rnn(self) -> StagePlan:
         """Encoding, and training of the dynamics model and its baseline."""
         config, rate, base = self.config.rnn, self.rates.rnn, self.rates.base["rnn"]
-        models = 1 + (config.baselines and config.model == "mdn_rnn")
+        baseline = config.baselines and config.model == "mdn_rnn"
+        models = config.members + baseline
         steps, assumes = self.data.steps, []
         seconds = _fit_seconds(steps, config.validation_fraction, config.epochs, rate) * models
-        if models > 1:
+        if baseline:
             assumes = ["the single-Gaussian baseline trains as fast as the model"]
         updates = steps / (config.batch_size * (config.sequence_length or steps))
         disk = base.disk + self.data.frames * self.rates.latent_bytes

@@ -86,6 +86,11 @@ _GENERATION_CHART = Chart(
     "generation",
     "return",
 )
+_DISAGREEMENT_CHART = Chart(
+    {"dream/disagreement": "disagreement of the members"},
+    "generation",
+    "standard deviation of the next latent",
+)
 _LIKELIHOODS = {
     "mdn_rnn": "MDN-RNN",
     "gru": "GRU",
@@ -230,8 +235,14 @@ def _rnn(folder: Path, manifest: Record, figures: Figures) -> Values:
     likelihoods = manifest.group("summary").numbers("validation_nll")
     return {
         "charts": figures.take("rnn", _charts(_RNN_CHARTS, folder)),
-        "likelihoods": [(_LIKELIHOODS.get(k, k), f"{nll:.4f}") for k, nll in likelihoods.items()],
+        "likelihoods": [(_model_name(k), f"{nll:.4f}") for k, nll in likelihoods.items()],
     }
+
+
+def _model_name(key: str) -> str:
+    """The name of a model in the table of likelihoods, with the number of a member."""
+    name, comma, member = key.partition(", ")
+    return f"{_LIKELIHOODS.get(name, name)}{comma}{member}"
 
 
 def _controller(folder: Path, manifest: Record, figures: Figures) -> Values:
@@ -240,7 +251,8 @@ def _controller(folder: Path, manifest: Record, figures: Figures) -> Values:
         "mean of the generation": against_steps(search.rows, "fitness/mean"),
         "mean of CMA-ES": against_steps(search.rows, "selection/mean"),
     }
-    charts = [draw_learning(curves, [search.env]), draw(_GENERATION_CHART, search.rows)]
+    charts = [draw_learning(curves, [search.env])]
+    charts += [draw(chart, search.rows) for chart in (_GENERATION_CHART, _DISAGREEMENT_CHART)]
     return {"charts": figures.take("controller", charts), "paper": search.env in PAPER_CURVES}
 
 

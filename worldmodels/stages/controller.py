@@ -10,8 +10,8 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from worldmodels.agents.folder import Agent, AgentConfig, read_agent, write_agent
-from worldmodels.agents.model_files import load_dynamics, load_encoder, load_first_latents
-from worldmodels.config.choices import HiddenChoice, LatentChoice, WorldKind
+from worldmodels.agents.model_files import load_encoder, load_first_latents, load_members
+from worldmodels.config.choices import HiddenChoice, LatentChoice, MemberSampling, WorldKind
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
@@ -31,7 +31,8 @@ from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import STATE_FEATURES, Models, agent_of, check_features
 from worldmodels.training.moments import feature_moments
-from worldmodels.worlds.specs import WorldSpec
+from worldmodels.worlds.members import MemberRule, check_pessimism
+from worldmodels.worlds.specs import DreamWorldSpec, WorldSpec
 
 MIN_DREAM_ENVS, MAX_DREAM_ENVS = 64, 256
 """Least and largest number of episodes in one batch in the learned model on a CPU: with fewer the
@@ -59,11 +60,12 @@ def run(context: Context) -> None:
 def _evolve(context: Context, folder: StageFolder) -> None:
     config, models = context.config.controller, context.inputs.models()
     joined = _agent_config(context)
-    encoder, dynamics = load_encoder(models.encoder), load_dynamics(models.dynamics)
-    first = load_first_latents(models.dynamics)
+    encoder, members = load_encoder(models.encoder), load_members(models.dynamics)
+    dynamics, first = members[0], load_first_latents(models.dynamics)
     check_features(dynamics, config.features)
     if config.world is WorldKind.dream:
         _check_latents(dynamics, joined.features)
+        check_pessimism("controller.pessimism", config.pessimism, members)
     agent = folder.path / "agent"
     subspace = _subspace(context, agent, models, dynamics, joined)
     search = Search(
@@ -85,8 +87,10 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     if context.runtime.world_bfloat16:
         encoder = encoder.to(torch.bfloat16)
         if config.world is WorldKind.dream:
-            dynamics = dynamics.to(torch.bfloat16)
-    write_agent(agent, Agent(encoder, dynamics, result.parameters, joined), first)
+            members = [member.to(torch.bfloat16) for member in members]
+    dynamics, *others = members
+    trained = Agent(encoder, dynamics, result.parameters, joined, tuple(others))
+    write_agent(agent, trained, first)
     folder.finish(
         fingerprint_arrays({"controller": result.parameters}),
         {"steps/s": result.throughput},
@@ -251,7 +255,13 @@ def batch_sizes(context: Context) -> tuple[int, int]:
 
 def _world_spec(context: Context, models: Models, features: FeatureSpec) -> WorldSpec:
     """How workers build the world that controllers are evolved in."""
-    config = context.config.controller
-    if config.world is WorldKind.real:
+    if context.config.controller.world is WorldKind.real:
         return context.runtime.real(None, models.encoder, models.dynamics, features)
-    return context.runtime.dream(models.dynamics, features, config.temperature)
+    return dream_spec(context, models.dynamics, features)
+
+
+def dream_spec(context: Context, dynamics: Path, features: FeatureSpec) -> DreamWorldSpec:
+    """How workers build the learned model of the file `dynamics`, as the configuration uses it."""
+    config = context.config.controller
+    rule = MemberRule(config.member_sampling is MemberSampling.step, config.pessimism)
+    return context.runtime.dream(dynamics, features, config.temperature, rule)

@@ -15,7 +15,7 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agents.folder import Agent, read_agent
-from worldmodels.config.choices import WorldKind
+from worldmodels.config.choices import MemberSampling, WorldKind
 from worldmodels.data.shards import write_shard
 from worldmodels.evolution.fitness import EpisodeSpec, EvalBatch, eval_batches, evaluation_num_envs
 from worldmodels.files.atomic import JsonLines, write_json
@@ -36,6 +36,7 @@ from worldmodels.stages.context import Context
 from worldmodels.system.spent import WORKING, spending
 from worldmodels.workers.jobs import WRITTEN, Heartbeat
 from worldmodels.worlds.collect import EpisodeRecorder, RandomActions, RandomEpisodes
+from worldmodels.worlds.members import MemberRule
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome
 from worldmodels.worlds.specs import RealWorldSpec, WorldSpec
@@ -66,7 +67,13 @@ def _dream_settings(context: Context) -> _DreamSettings | None:
     if manifest["summary"]["world"] != WorldKind.dream.name:
         return None
     config = manifest["config"]
-    return _DreamSettings(config["controller.temperature"], config["controller.max_steps"])
+    # An older version had one member, and neither key.
+    each_step = config.get("controller.member_sampling") != MemberSampling.episode.name
+    return _DreamSettings(
+        config["controller.temperature"],
+        config["controller.max_steps"],
+        MemberRule(each_step, config.get("controller.pessimism", 0.0)),
+    )
 
 
 def _evaluate(
@@ -138,7 +145,7 @@ def _score_in_dream(
 ) -> Score:
     """The agent's score in the learned model, one episode per seed, all in one batch."""
     rnn, config = agent_folder / "rnn.safetensors", agent.config
-    world_spec = context.runtime.dream(rnn, config.features, dream.temperature)
+    world_spec = context.runtime.dream(rnn, config.features, dream.temperature, dream.rule)
     episode_spec = EpisodeSpec(len(episode_seeds), dream.max_steps, config.controller)
     work = eval_batches(agent.parameters[None], episode_seeds, episode_spec)
     log = JsonLines(folder.path / "dreams.jsonl")
@@ -150,6 +157,7 @@ def _score_in_dream(
 class _DreamSettings:
     temperature: float
     max_steps: int
+    rule: MemberRule
 
 
 @dataclass(frozen=True)
@@ -211,7 +219,8 @@ def _play(
             now = time.monotonic()
             seconds = round(now - began, 3)
             record = {"batch": missing[at], "seconds": seconds, "made_by": made_by}
-            record |= {name: value.tolist() for name, value in outcome._asdict().items()}
+            found = outcome._asdict().items()
+            record |= {name: value.tolist() for name, value in found if value is not None}
             log.append(record)
             records[missing[at]], began = record, now
             progress.advance(len(outcome.returns))
@@ -219,6 +228,7 @@ def _play(
         *(
             np.concatenate([records[number][name] for number in range(len(work))])
             for name in Outcome._fields
+            if name in records[0]
         )
     )
     total = sum(record["seconds"] for record in records.values())

@@ -10,7 +10,7 @@ import numpy as np
 
 from worldmodels.agents.folder import fingerprint as agent_fingerprint
 from worldmodels.agents.folder import part_fingerprint
-from worldmodels.agents.model_files import load_dynamics, load_encoder
+from worldmodels.agents.model_files import load_encoder, load_members
 from worldmodels.config.choices import Features
 from worldmodels.config.schema import Config
 from worldmodels.config.shipped import require_agent
@@ -156,8 +156,14 @@ class Inputs:
         before = self.previous(stage)
         return {} if before is None else {f"previous {stage}": before.fingerprint}
 
-    def warm_start(self, stage: str, module: Encoder | DynamicsModel) -> None:
+    def warm_start(self, stage: str, module: Encoder | DynamicsModel, member: int = 0) -> None:
         """Load into `module` the weights that its training starts from, if there are any.
+
+        Args:
+            stage: that trains it.
+            module: the encoder, or a dynamics model.
+            member: its number in an ensemble, from 0. A member that the round before does not have
+                starts from random weights.
 
         Raises:
             ConfigError: they have other sizes than `module`.
@@ -166,8 +172,9 @@ class Inputs:
         if before is None:
             return
         try:
-            load = load_encoder if stage == "vae" else load_dynamics
-            module.load_state_dict(load(before.path).state_dict())
+            found = [load_encoder(before.path)] if stage == "vae" else load_members(before.path)
+            for trained in found[member : member + 1]:
+                module.load_state_dict(trained.state_dict())
         except RuntimeError as error:
             raise ConfigError(
                 f"{stage}: its sizes differ from those of {before.path}, whose weights training"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from worldmodels import seeds
 from worldmodels.agents.model_files import load_dynamics, load_encoder, save_dynamics
 from worldmodels.agents.registry import build_dynamics
 from worldmodels.config.schema import Config
@@ -61,17 +62,25 @@ def _learn(context: Context, folder: StageFolder) -> None:
     split = episodes.split(config.validation_fraction, context.config.seed)
     with context.runtime.ranks() as ranks:
         model, result = _train(context, folder, folder.path, latents, split, ranks)
-        table = {config.model: result.validation["nll"]}
+        table, others = {config.model: result.validation["nll"]}, []
+        for member in range(1, config.members):
+            path = folder.path / f"member_{member + 1}"
+            other, found = _train(context, folder, path, latents, split, ranks, member)
+            others.append(other)
+            table[f"{config.model}, member {member + 1}"] = found.validation["nll"]
         if config.baselines and config.model == "mdn_rnn":
             path = folder.path / "single_gaussian"
-            _, single = _train(context, folder, path, latents, split, ranks, mixtures=1)
+            _, single = _train(context, folder, path, latents, split, ranks, 0, mixtures=1)
             table["single_gaussian"] = single.validation["nll"]
     if config.baselines:
         table["copy_last"] = copy_baseline_nll(latents, *split, model.sampled)
-    save_dynamics(folder.path / "rnn.safetensors", model, latents.first_latents())
+    save_dynamics(folder.path / "rnn.safetensors", model, latents.first_latents(), others)
+    tensors = dict(model.state_dict())
+    for number, other in enumerate(others, start=2):
+        tensors |= {f"member {number}/{name}": v for name, v in other.state_dict().items()}
     calibrated = _calibrate(context, folder, episodes, latents, split[1])
     folder.finish(
-        fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
+        fingerprint_arrays({name: tensor.cpu().numpy() for name, tensor in tensors.items()}),
         result.rates,
         {"validation_nll": table, **result.validation},
         ["rnn.safetensors", "latents.h5", *calibrated],
@@ -128,21 +137,26 @@ def _train(
     latents: LatentSet,
     split: tuple[np.ndarray, np.ndarray],
     ranks: Ranks,
+    member: int = 0,
     **other: int,
 ) -> tuple[DynamicsModel, FitResult]:
-    """Train one model, with the options `other` instead of the configured ones; see `fit`."""
-    config, seed = context.config.rnn, context.config.seed
+    """Train one model, with the options `other` instead of the configured ones; see `fit`.
+
+    The `member` of an ensemble, from 0, determines initial weights and order of batches.
+    """
+    config = context.config.rnn
     fabric = context.runtime.fabric()
-    torch.manual_seed(seed)
+    torch.manual_seed(seeds.of_member(context.config.seed, member))
     model = build_dynamics(config, latents.latent_size, latents.action_size, other)
     if not other:
-        context.inputs.warm_start("rnn", model)
-    task = _task(context.config, model, latents, split, fabric)
+        context.inputs.warm_start("rnn", model, member)
+    task = _task(context.config, model, latents, split, fabric, member)
     options = fit_options(context.config, config, config.gradient_clip, folder.record["made_by"])
     called = {
         **call("rnn", context.config, path, options.made_by),
         "latents": str((folder.path / "latents.h5").resolve()),
         "split": [part.tolist() for part in split],
+        "member": member,
         "other": other,
     }
     with context.tracker(dataclasses.replace(folder, path=path)) as tracker:
@@ -156,11 +170,10 @@ def _task(
     latents: LatentSet,
     split: tuple[np.ndarray, np.ndarray],
     fabric: Fabric,
+    member: int,
 ) -> DynamicsTask:
-    rnn = config.rnn
-    return DynamicsTask(
-        model, latents, split, rnn.batch_size, rnn.sequence_length, config.seed, fabric
-    )
+    rnn, seed = config.rnn, seeds.of_member(config.seed, member)
+    return DynamicsTask(model, latents, split, rnn.batch_size, rnn.sequence_length, seed, fabric)
 
 
 def join(config: Config, called: Mapping[str, Any], ranks: Ranks) -> None:
@@ -175,6 +188,6 @@ def join(config: Config, called: Mapping[str, Any], ranks: Ranks) -> None:
     latents = LatentSet(Listed(Path(called["latents"]), made_by=called["made_by"]))
     train, validation = (np.array(part) for part in called["split"])
     model = build_dynamics(config.rnn, latents.latent_size, latents.action_size, called["other"])
-    task = _task(config, model, latents, (train, validation), fabric)
+    task = _task(config, model, latents, (train, validation), fabric, called["member"])
     options = fit_options(config, config.rnn, config.rnn.gradient_clip, called["made_by"])
     fit(task, Path(called["folder"]), options, fabric, None, ranks)

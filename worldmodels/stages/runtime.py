@@ -26,6 +26,7 @@ from worldmodels.training import cpu, launch
 from worldmodels.training.ranks import Ranks
 from worldmodels.workers.jobs import Heartbeat, Pool
 from worldmodels.workers.local import LocalPool
+from worldmodels.worlds.members import MemberRule
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 
 if TYPE_CHECKING:
@@ -167,13 +168,16 @@ class Runtime:
             compiles=self._on_ray,
         )
 
-    def dream(self, dynamics: Path, features: FeatureSpec, temperature: float) -> DreamWorldSpec:
+    def dream(
+        self, dynamics: Path, features: FeatureSpec, temperature: float, rule: MemberRule
+    ) -> DreamWorldSpec:
         """How workers build the learned model as a world.
 
         Args:
             dynamics: file of the dynamics model.
             features: of the controller.
             temperature: of the distribution of the next latent.
+            rule: how the members of an ensemble are used.
         """
         return DreamWorldSpec(
             dynamics=dynamics,
@@ -181,6 +185,7 @@ class Runtime:
             features=features,
             device=str(self.world_device),
             bfloat16=self.world_bfloat16,
+            rule=rule,
         )
 
     def pool(

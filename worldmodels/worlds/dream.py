@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from worldmodels.data.latents import FirstLatents
-from worldmodels.models.dynamics import DynamicsModel, State, reset_rows, select_rows
+from worldmodels.models.dynamics import DynamicsModel, State, select_rows
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.spent import spending
+from worldmodels.worlds.members import MemberRule, Members
 from worldmodels.worlds.noise import EpisodeNoise
-from worldmodels.worlds.sampling import sample
 from worldmodels.worlds.world import Step
 
 START_STREAM, MIXTURE_STREAM, NORMAL_STREAM = 1, 2, 3
@@ -25,7 +25,7 @@ class DreamWorld:
     Shapes are in the letters of docs/shapes.md: N environments, A action, F features, Z latent.
 
     Args:
-        dynamics: the model.
+        dynamics: the model, whose state is in the features; of an ensemble the first member.
         first: posteriors of the first frames of recorded episodes, (episodes, Z) each; sampled
             where ``features.sampled``, else their means are used.
         temperature: of the distribution of the next latent (paper, section 4): above 1 it is less
@@ -33,6 +33,8 @@ class DreamWorld:
         features: input of the controller.
         device: of the model and of all tensors.
         dtype: of the model's matrix products.
+        others: the other members of an ensemble, of the same class and sizes.
+        rule: how the members are used.
     """
 
     def __init__(
@@ -43,8 +45,12 @@ class DreamWorld:
         features: FeatureSpec,
         device: torch.device = torch.device("cpu"),  # noqa: B008  (immutable)
         dtype: torch.dtype = torch.float32,
+        others: Sequence[DynamicsModel] = (),
+        rule: MemberRule = MemberRule(),  # noqa: B008  (immutable)
     ) -> None:
         self._dynamics = dynamics.to(device, dtype).eval()
+        members = [self._dynamics, *(model.to(device, dtype).eval() for model in others)]
+        self._members = Members(members, rule, device)
         self._first_mean = torch.from_numpy(first.mean).to(device)
         self._first_std = torch.from_numpy(features.sampled * np.exp(0.5 * first.logvar)).to(device)
         self._temperature = temperature
@@ -77,8 +83,8 @@ class DreamWorld:
         self._uniform = EpisodeNoise(seeds, MIXTURE_STREAM, self.device)
         self._normal = EpisodeNoise(seeds, NORMAL_STREAM, self.device)
         self._latents = latents.to(self.device)
-        initial = self._dynamics.initial_state(len(seeds), self.device)
-        self._state = initial if state is None else state
+        begun = self._members.begin(seeds)
+        self._state = begun if state is None else state
         self._actions = torch.zeros(len(seeds), self._dynamics.action_size, device=self.device)
         self._time = torch.zeros(len(seeds), dtype=torch.int64, device=self.device)
         return self.features()
@@ -89,8 +95,9 @@ class DreamWorld:
         termination is above one half.
 
         With a model that does not predict rewards, the reward of each step that does not terminate
-        is 1. No step is truncated: `rollout` and `DreamVectorEnv` have the time limit. Episodes
-        that have terminated continue until they are dropped by `keep` or replaced by `restart`.
+        is 1. What the members of an ensemble do is in `worldmodels.worlds.members`. No step is
+        truncated: `rollout` and `DreamVectorEnv` have the time limit. Episodes that have terminated
+        continue until they are dropped by `keep` or replaced by `restart`.
 
         Args:
             actions: a_t, (N, A) float32, in the ranges of the environment's action space.
@@ -101,24 +108,26 @@ class DreamWorld:
         """
         size = self._dynamics.latent_size
         with spending("predicting"):
-            self._state = self._dynamics.advance(self._latents, actions, self._state)
-            prediction = self._dynamics.predict(self._state)
+            self._state = self._members.advance(self._latents, actions, self._state)
             uniform = self._uniform.uniform(self._time, size)
             normal = self._normal.normal(self._time, size)
-            self._latents = sample(prediction.latent, uniform, normal, self._temperature)
-        self._actions = actions
+            imagined = self._members.imagine(
+                self._state, self._time, uniform, normal, self._temperature
+            )
+        self._latents, self._actions = imagined.latents, actions
         self._time = self._time + 1
-        terminated = (prediction.termination > 0).cpu().numpy()
-        if self._dynamics.predicts_reward:
-            reward = prediction.reward.cpu().double().numpy()
-        else:
+        terminated = (imagined.termination > 0).cpu().numpy()
+        reward = imagined.reward
+        if reward is None:
             reward = (~terminated).astype(np.float64)
-        return Step(self.features(), reward, terminated, np.zeros_like(terminated))
+        truncated = np.zeros_like(terminated)
+        return Step(self.features(), reward, terminated, truncated, imagined.disagreement)
 
     @torch.inference_mode()
     def features(self) -> Tensor:
         """The current features: (N, F) float32."""
-        return self._spec.features(self._latents, self._actions, self._state, self._dynamics)
+        state = self._members.first(self._state)
+        return self._spec.features(self._latents, self._actions, state, self._dynamics)
 
     @torch.inference_mode()
     def restart(self, mask: np.ndarray, seeds: Sequence[int]) -> None:
@@ -133,7 +142,7 @@ class DreamWorld:
         self._normal.restart(index, seeds)
         self._latents[index] = self._begin(seeds)
         keep = (~index).unsqueeze(1)
-        self._state = reset_rows(self._dynamics, self._state, index)
+        self._state = self._members.restart(self._state, index, seeds)
         self._actions = self._actions * keep
         self._time = self._time * ~index
 
@@ -145,6 +154,7 @@ class DreamWorld:
         self._time = self._time[index]
         self._uniform.keep(index)
         self._normal.keep(index)
+        self._members.keep(index)
 
     def close(self) -> None:
         """Do nothing: there are no processes and no files."""

@@ -38,11 +38,14 @@ class Outcome(NamedTuple):
             the extrapolation to `max_steps`.
         lengths: int64, number of steps taken.
         terminated: bool; False where a time limit or `stall_steps` ended the episode.
+        disagreement: float64, of the members of an ensemble: the mean over the steps of an episode
+            in which it was measured; None without an ensemble.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
     terminated: np.ndarray
+    disagreement: np.ndarray | None = None
 
 
 class Recorder(Protocol):
@@ -94,7 +97,7 @@ def rollout(
     """
     count = len(seeds)
     returns, lengths = np.zeros(count), np.zeros(count, np.int64)
-    terminated = np.zeros(count, bool)
+    terminated, disagreement = np.zeros(count, bool), _Mean(count)
     stalls = None if stall_steps is None else _Stalls(count, stall_steps, max_steps)
     indices = np.arange(count)
     features = world.reset(seeds)
@@ -108,6 +111,7 @@ def rollout(
         returns[indices] += step.reward
         lengths[indices] += 1
         terminated[indices] = step.terminated
+        disagreement.add(indices, step.disagreement)
         if stalls is not None:
             step = step._replace(truncated=stalls.truncate(time, indices, step, returns))
         if recorder is not None:
@@ -122,7 +126,26 @@ def rollout(
             world.keep(running)
             policy.keep(running)
             features = features[torch.from_numpy(running).to(features.device)]
-    return Outcome(returns, lengths, terminated)
+    return Outcome(returns, lengths, terminated, disagreement.value())
+
+
+class _Mean:
+    """The mean of a value over the steps of each episode, without those in which it is NaN."""
+
+    def __init__(self, count: int) -> None:
+        self._sums, self._steps = np.zeros(count), np.zeros(count, np.int64)
+
+    def add(self, indices: np.ndarray, values: np.ndarray | None) -> None:
+        """Add the values (n,) of a step in the environments `indices` (n,), if there are any."""
+        if values is None:
+            return
+        measured = ~np.isnan(values)
+        self._sums[indices[measured]] += values[measured]
+        self._steps[indices[measured]] += 1
+
+    def value(self) -> np.ndarray | None:
+        """The means (N,); None where nothing was added."""
+        return self._sums / self._steps if self._steps.any() else None
 
 
 class _Stalls:

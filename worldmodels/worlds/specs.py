@@ -8,11 +8,17 @@ from pathlib import Path
 import torch
 from gymnasium.vector import VectorEnv
 
-from worldmodels.agents.model_files import load_dynamics, load_encoder, load_first_latents
+from worldmodels.agents.model_files import (
+    load_dynamics,
+    load_encoder,
+    load_first_latents,
+    load_members,
+)
 from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare
 from worldmodels.models.features import FeatureSpec
 from worldmodels.workers.jobs import READ
 from worldmodels.worlds.dream import DreamWorld
+from worldmodels.worlds.members import MemberRule
 from worldmodels.worlds.real import Perception, RealWorld
 
 
@@ -79,6 +85,7 @@ class DreamWorldSpec:
         features: input of the controller.
         device: of the model and of all tensors.
         bfloat16: the model computes its matrix products in bfloat16.
+        rule: how the members of an ensemble are used.
     """
 
     dynamics: Path = field(metadata=READ)
@@ -86,6 +93,7 @@ class DreamWorldSpec:
     features: FeatureSpec
     device: str = "cpu"
     bfloat16: bool = False
+    rule: MemberRule = MemberRule()  # noqa: RUF009  (immutable)
 
     def build(self) -> DreamWorld:
         """Load the model and make the world.
@@ -93,13 +101,16 @@ class DreamWorldSpec:
         Raises:
             ArtifactError: the file of the model is missing or damaged.
         """
+        dynamics, *others = load_members(self.dynamics)
         return DreamWorld(
-            load_dynamics(self.dynamics),
+            dynamics,
             load_first_latents(self.dynamics),
             self.temperature,
             self.features,
             torch.device(self.device),
             torch.bfloat16 if self.bfloat16 else torch.float32,
+            others,
+            self.rule,
         )
 
 

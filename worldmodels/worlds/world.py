@@ -21,12 +21,15 @@ class Step(NamedTuple):
         reward: of this step.
         terminated: the episode ended by itself.
         truncated: a time limit ended the episode.
+        disagreement: of the members of an ensemble, NaN where it was not measured in this step;
+            None without an ensemble.
     """
 
     features: Tensor  # (N, F) float32
     reward: np.ndarray  # (N,) float64
     terminated: np.ndarray  # (N,) bool
     truncated: np.ndarray  # (N,) bool
+    disagreement: np.ndarray | None = None  # (N,) float64
 
 
 class World(Protocol):

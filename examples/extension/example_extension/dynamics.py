@@ -28,6 +28,10 @@ class Gaussian(NamedTuple):
         """The mean: (..., latent)."""
         return self.mean
 
+    def expectation(self) -> Tensor:
+        """The mean: (..., latent)."""
+        return self.mean
+
     def nll(self, value: Tensor) -> Tensor:
         """Negative log density of `value` in nats a dimension: (..., latent)."""
         standard = (value - self.mean) * torch.exp(-self.log_std)
@@ -100,6 +104,10 @@ class StackedMLP(nn.Module):
     def predict(self, state: State) -> Prediction[Gaussian]:
         """The prediction of the step after `state`, in float32."""
         return self._predict(state[0])
+
+    def predict_reward(self, state: State) -> Tensor:
+        """The reward of the step after `state`: (rows,)."""
+        return self._predict(state[0]).reward
 
     def features(self, state: State, names: Sequence[str]) -> Tensor:
         """The output of the hidden layer: (rows, hidden)."""
