@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.config.choices import Backend, Features, Stage, WorldKind
+from worldmodels.config.choices import ActionSource, Backend, Features, Stage, WorldKind
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.schema import Config, bootstrap_config, flat, unknown
 from worldmodels.config.sections import ControllerConfig
@@ -66,6 +66,7 @@ def check(config: Config) -> None:
         )
     _check_search(config.controller)
     _check_memory(config)
+    _check_branches(config)
     seeds.evaluation(config.evaluate.first_seed, config.evaluate.episodes)
     if config.stage in (Stage.all, Stage.iterate, Stage.plan):
         _check_latents(config)
@@ -149,7 +150,7 @@ def _check_search(config: ControllerConfig) -> None:
 def _check_memory(config: Config) -> None:
     """Numbers that are each within their limits, but together need too much memory."""
     num_envs = min(config.env.num_envs, config.rollouts.episodes)
-    frames = num_envs * config.rollouts.max_steps
+    frames = num_envs * config.rollouts.max_steps * (1 + (config.rollouts.branches or 0))
     most = SHARD_FRAMES * 64**2 // config.env.size**2
     if frames > most:
         raise ConfigError(
@@ -168,6 +169,20 @@ def _check_memory(config: Config) -> None:
             f"controller.diagonal=false: a controller of {least:,} parameters or more has too large"
             f" a covariance matrix (at most {COVARIANCE:,}); choose controller.diagonal=true or"
             " fewer controller.pca_components"
+        )
+
+
+def _check_branches(config: Config) -> None:
+    """Branches whose controller would act as that of their parent does."""
+    rounds = config.stage is Stage.iterate
+    key, noise = "rollouts.noise", config.rollouts.noise
+    if rounds:
+        key, noise = "iterate.noise", config.iterate.noise
+    controlled = rounds or config.rollouts.policy is ActionSource.controller
+    if config.rollouts.branches is not None and controlled and noise == 0:
+        raise ConfigError(
+            f"rollouts.branches={config.rollouts.branches}: without noise, branches repeat the"
+            f" actions of their parent; choose {key} above 0"
         )
 
 

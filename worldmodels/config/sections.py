@@ -86,6 +86,14 @@ class RolloutsConfig:
     episode."""
     ez_greedy_epsilon: float = number(0.0, 0, 1)
     """Probability per step that policy=controller begins 1 to 30 random actions (ez-greedy)."""
+    stall_steps: int | None = number(None, 1, 100_000, unit="steps")
+    """Steps without a new highest return after which a collected episode ends; null: never."""
+    branches: int | None = number(None, 1, 1000)
+    """Continuations, with other actions, of each episode of policy=controller that fails; null:
+    none. The environment is set back to before the failure, which the native engine can."""
+    branch_steps: int | None = number(None, 4, 100_000, unit="steps")
+    """Most steps between the beginning of a continuation and that of the failure; drawn between a
+    quarter of it and all of it. null: 100."""
     on_corrupt: OnCorrupt = OnCorrupt.refuse
     """Damaged data file: refuse stops with an error, skip leaves it out."""
 
@@ -166,6 +174,11 @@ class RNNConfig:
     """Weight, in that cross entropy, of a step that ends an episode."""
     validation_fraction: float = number(0.05, 0, 1)
     """Share of the episodes for validation."""
+    failure_share: float | None = number(None, 0, 1, above=True)
+    """Share of the rows of a training batch whose sequences contain a failure, or end at most
+    rnn.failure_steps before one; null: all sequences are drawn alike."""
+    failure_steps: int | None = number(None, 0, 100_000, unit="steps")
+    """Steps between such a sequence and the failure, at most; null: 100."""
     baselines: bool = True
     """Train an mdn_rnn with a single Gaussian too, for the report's table of likelihoods."""
 

@@ -27,6 +27,7 @@ class EpisodeSet:
         self.shards, self.skipped = shards, skipped
         self.lengths = np.concatenate([shard.lengths for shard in shards])
         self.seeds = np.concatenate([shard.seeds for shard in shards])
+        self.parents = np.concatenate([shard.parents for shard in shards])
         self._first = np.concatenate([[0], np.cumsum([len(s.lengths) for s in shards])])
         digest = hashlib.sha256("".join(shard.digest for shard in shards).encode())
         self.fingerprint = digest.hexdigest()[:16]
@@ -98,6 +99,12 @@ class EpisodeSet:
         """Shape of a frame: (height, width, 3)."""
         return self.shards[0].frame_shape
 
+    @property
+    def branches(self) -> np.ndarray:
+        """Which episodes continue another one from a moment within it: (episodes,) bool."""
+        branches: np.ndarray = self.parents != self.seeds
+        return branches
+
     def find(self, index: int) -> tuple[Shard, int]:
         """The shard of episode `index`, and its index in that shard."""
         number = int(np.searchsorted(self._first, index, side="right")) - 1
@@ -122,7 +129,7 @@ class EpisodeSet:
         """Divide the episodes into training and validation, with at least one each.
 
         A hash of an episode's seed and `seed` decides, so that an episode stays on its side when
-        the set grows, unless a side would be empty.
+        the set grows, unless a side would be empty. Branches are on the side of their parent.
 
         Args:
             validation_fraction: expected share of validation episodes, between 0 and 1.
@@ -132,16 +139,16 @@ class EpisodeSet:
             indices of the training episodes and of the validation episodes.
 
         Raises:
-            DataError: fewer than two episodes.
+            DataError: fewer than two episodes, not counting branches.
         """
-        if self.num_episodes < 2:
+        ranks = np.array([_unit_hash(seed, int(parent)) for parent in self.parents])
+        if len(np.unique(ranks)) < 2:
             raise DataError("one episode cannot be split: collect more with rollouts.episodes")
-        ranks = np.array([_unit_hash(seed, int(episode)) for episode in self.seeds])
         validation = ranks < validation_fraction
         if not validation.any():
-            validation[np.argmin(ranks)] = True
+            validation = ranks == ranks.min()
         if validation.all():
-            validation[np.argmax(ranks)] = False
+            validation = ranks != ranks.max()
         return np.flatnonzero(~validation), np.flatnonzero(validation)
 
 

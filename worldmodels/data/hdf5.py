@@ -176,7 +176,12 @@ def _affordable() -> int:
     return MOST_OPEN if limit == resource.RLIM_INFINITY else max(1, min(MOST_OPEN, limit // 4))
 
 
-def open_checked(listed: Listed, columns: Mapping[str, Column], files: OpenFiles) -> None:
+def open_checked(
+    listed: Listed,
+    columns: Mapping[str, Column],
+    files: OpenFiles,
+    optional: Mapping[str, Column] = {},
+) -> None:
     """Verify a file, and that it consists of `columns` alone, before its data are read.
 
     Each chunk of each data set has to be stored in the file, and to be as large in memory as
@@ -186,6 +191,7 @@ def open_checked(listed: Listed, columns: Mapping[str, Column], files: OpenFiles
         listed: the file, with the SHA-256 of its manifest if there is one.
         columns: name -> type and dimensions of every data set that the file must have.
         files: opens the file and keeps it open.
+        optional: further data sets, of which the file has all or none.
 
     Raises:
         DataError: it is missing, damaged, or something else.
@@ -196,6 +202,8 @@ def open_checked(listed: Listed, columns: Mapping[str, Column], files: OpenFiles
     with reading(path, listed.remedy), path.open("rb") as raw, files.lend(path) as file:
         if file.userblock_size:
             raise ValueError("it begins with a user block")
+        if len(file) == len(columns) + len(optional):
+            columns = {**columns, **optional}
         if len(file) != len(columns):
             raise ValueError(f"it has {len(file)} entries, not {len(columns)}")
         _check_attributes(file)

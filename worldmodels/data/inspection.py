@@ -17,11 +17,12 @@ def describe(episodes: EpisodeSet) -> list[tuple[str, str]]:
     frames = sum(shard.frame_bytes for shard in episodes.shards)
     ends = [shard.count_ends() for shard in episodes.shards]
     terminated, truncated = (sum(counts) for counts in zip(*ends, strict=True))
-    attrs = episodes.shards[0].attrs
+    attrs, branches = episodes.shards[0].attrs, int(episodes.branches.sum())
     return [
         ("environment", f"{attrs.get('env', '?')} ({attrs.get('engine', '?')})"),
         ("policy", str(attrs.get("policy", "?"))),
         ("episodes", f"{episodes.num_episodes:,} in {len(episodes.shards)} shards"),
+        *[("branches of failures", f"{branches:,}")] * (branches > 0),
         ("frames", f"{episodes.num_frames:,}"),
         ("steps", f"{int(lengths.sum()):,}"),
         ("episode length", f"{lengths.mean():.1f} ({lengths.min()} to {lengths.max()})"),

@@ -179,9 +179,13 @@ class LatentSet:
         for start, stop in pairwise(self._first_step):
             yield rewards[start:stop], terminated[start:stop]
 
-    def first_latents(self) -> FirstLatents:
-        """The posteriors of the first frames of all episodes; raises `DataError` as `read` does."""
-        rows = self._first_frame[:-1]
+    def first_latents(self, episodes: np.ndarray | slice = slice(None)) -> FirstLatents:
+        """The posteriors of the first frames of episodes; raises `DataError` as `read` does.
+
+        Args:
+            episodes: their numbers, in order; all without it.
+        """
+        rows = self._first_frame[:-1][episodes]
         with self._open() as file:
             return FirstLatents(
                 finite("mean", file["mean"][rows]), finite("logvar", file["logvar"][rows])

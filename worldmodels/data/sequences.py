@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from worldmodels.data.failures import failures
 from worldmodels.data.latents import LatentSet
+
+Windows = list[tuple[int, int]]
+"""Windows of an episode that follow one another: (episode, first step) each."""
 
 
 class SequenceBatch(NamedTuple):
@@ -19,7 +24,21 @@ class SequenceBatch(NamedTuple):
     rewards: np.ndarray  # (B, T) float32
     terminated: np.ndarray  # (B, T) float32
     mask: np.ndarray  # (B, T) bool, True where the transition is real
-    starts: np.ndarray  # (B,) bool, True where the row begins an episode
+    starts: np.ndarray  # (B,) bool, True where the window does not follow the row's last one
+
+
+class FailureShare(NamedTuple):
+    """How many rows of a batch have windows near a failure.
+
+    Args:
+        share: of the rows, rounded to whole ones, at least one of each kind.
+        steps: a window is near a failure that it contains, or that follows its end within so many.
+        stall_steps: see `worldmodels.data.failures.failures`.
+    """
+
+    share: float
+    steps: int
+    stall_steps: int | None
 
 
 class SequenceBatches:
@@ -30,6 +49,11 @@ class SequenceBatches:
     window contains steps of two episodes. The order is a function of (seed, epoch), so that
     training resumes at any batch.
 
+    With `failures`, the first rows of a batch have the windows near a failure alone, and the other
+    rows all others; each kind is repeated or cut to fill an epoch of as many windows as there are
+    transitions. A window whose predecessor is of the other kind begins with an empty state. Where
+    the episodes have no failure, or nothing else, all rows are alike.
+
     Args:
         latents: the encoded episodes.
         indices: of the episodes to use.
@@ -38,6 +62,7 @@ class SequenceBatches:
             attribute of this name is never 0.
         seed: of the order.
         shuffle: in random order; False is in order.
+        failures: share of the windows near a failure; None: every transition once.
     """
 
     def __init__(
@@ -48,11 +73,13 @@ class SequenceBatches:
         length: int,
         seed: int,
         shuffle: bool,
+        failures: FailureShare | None = None,
     ) -> None:
         self._latents, self._indices = latents, np.asarray(indices)
         self._rows = min(batch_size, len(self._indices))
         self.length = length or int(latents.lengths[self._indices].max())
         self._seed, self._shuffle = seed, shuffle
+        self._pools = [] if failures is None else self._divided(failures)
 
     def steps(self, number: int) -> int:
         """The number of batches in epoch `number`."""
@@ -65,15 +92,58 @@ class SequenceBatches:
             batch = self._blank()
             for row, windows in enumerate(plan):
                 if step < len(windows):
-                    self._fill(batch, row, *windows[step])
+                    index, first = windows[step]
+                    follows = step > 0 and windows[step - 1] == (index, first - self.length)
+                    self._fill(batch, row, index, first, not follows)
             yield batch
 
-    def _plan(self, number: int) -> list[list[tuple[int, int]]]:
+    def _divided(self, failing: FailureShare) -> list[tuple[int, list[Windows]]]:
+        """Number of rows and runs of windows: near a failure, and others; none without both."""
+        kinds: tuple[list[Windows], list[Windows]] = ([], [])
+        outcomes = list(self._latents.outcomes())
+        for index in self._indices:
+            rewards, terminated = outcomes[index]
+            failed = failures(rewards, bool(terminated[-1]), failing.stall_steps)
+            last = -1
+            for start in range(0, int(self._latents.lengths[index]), self.length):
+                stop = start + self.length
+                near = any(start <= step < stop + failing.steps for step in failed)
+                if near != last:
+                    kinds[not near].append([])
+                kinds[not near][-1].append((int(index), start))
+                last = near
+        if self._rows < 2 or not all(kinds):
+            logging.getLogger(__name__).warning(
+                "rnn.failure_share: not used, because the training episodes have no failures or"
+                " nothing else, or a batch has one row"
+            )
+            return []
+        rows = min(max(round(failing.share * self._rows), 1), self._rows - 1)
+        return [(rows, kinds[0]), (self._rows - rows, kinds[1])]
+
+    def _shared_plan(self, number: int) -> list[Windows]:
+        """The plan of an epoch in which each kind of windows has its rows."""
+        generator = np.random.default_rng([self._seed, number])
+        windows = sum(len(run) for _, pool in self._pools for run in pool)
+        steps = -(-windows // self._rows)
+        plan: list[Windows] = []
+        for count, pool in self._pools:
+            rows: list[Windows] = [[] for _ in range(count)]
+            while min(map(len, rows)) < steps:
+                for run in generator.permutation(len(pool)):
+                    row = min(rows, key=len)
+                    row += pool[run]
+            plan += [row[:steps] for row in rows]
+        return plan
+
+    def _plan(self, number: int) -> list[Windows]:
         """Windows (episode, first step) by row; the next episode goes to the row free first."""
+        if self._pools:
+            return self._shared_plan(number)
         order = self._indices
         if self._shuffle:
             order = np.random.default_rng([self._seed, number]).permutation(order)
-        rows: list[list[tuple[int, int]]] = [[] for _ in range(self._rows)]
+        rows: list[Windows] = [[] for _ in range(self._rows)]
         for index in order:
             row = min(rows, key=len)
             steps = int(self._latents.lengths[index])
@@ -92,7 +162,7 @@ class SequenceBatches:
             starts=np.ones(rows, bool),
         )
 
-    def _fill(self, batch: SequenceBatch, row: int, index: int, start: int) -> None:
+    def _fill(self, batch: SequenceBatch, row: int, index: int, start: int, begins: bool) -> None:
         stop = min(start + self.length, int(self._latents.lengths[index]))
         window = self._latents.read(index, start, stop)
         count = stop - start
@@ -102,4 +172,4 @@ class SequenceBatches:
         batch.rewards[row, :count] = window.rewards
         batch.terminated[row, :count] = window.terminated
         batch.mask[row, :count] = True
-        batch.starts[row] = start == 0
+        batch.starts[row] = begins

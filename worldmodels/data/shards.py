@@ -10,7 +10,8 @@ it are in the data; no transition crosses a reset.
 
 A shard is a few episodes, complete or missing: ``frames (frames, height, width, 3)``, ``actions``,
 ``rewards``, ``terminated``, ``truncated`` of all its episodes one after another, with ``lengths``
-and ``seeds``.
+and ``seeds``. A shard with branches also has ``parents``, the seed that the environment of each
+episode was reset with, and ``first_steps``, the steps taken in it before the episode's first frame.
 Chunks carry a checksum, and the manifest of the stage the SHA-256 of the whole file, so that a
 flipped bit is an error and not a wrong frame.
 """
@@ -57,6 +58,7 @@ _COLUMNS = {
     "lengths": Column(np.int64, 1),
     "seeds": Column(np.int64, 1),
 }
+_BRANCH_COLUMNS = {"parents": Column(np.int64, 1), "first_steps": Column(np.int64, 1)}
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,10 @@ class Episode:
         rewards: (T,) float32.
         terminated: (T,) bool, True at most at the last step.
         truncated: (T,) bool, likewise.
-        seed: what the environment was reset with.
+        seed: what the environment was reset with; of a branch, what its noise is drawn from.
+        parent: of a branch, the seed of the episode that it continues with other actions; else
+            None.
+        first_step: of a branch, the index of its first frame in that episode; else 0.
 
     Raises:
         ValueError: arrays that do not fit one another, or an end before the last step.
@@ -81,6 +86,8 @@ class Episode:
     terminated: np.ndarray
     truncated: np.ndarray
     seed: int
+    parent: int | None = None
+    first_step: int = 0
 
     def __post_init__(self) -> None:
         steps = len(self.actions)
@@ -123,6 +130,10 @@ def write_shard(
     arrays["rewards"] = arrays["rewards"].astype(np.float32)
     arrays["lengths"] = np.array([len(episode.actions) for episode in episodes], np.int64)
     arrays["seeds"] = np.array([episode.seed for episode in episodes], np.int64)
+    if any(episode.parent is not None for episode in episodes):
+        parents = [e.seed if e.parent is None else e.parent for e in episodes]
+        arrays["parents"] = np.array(parents, np.int64)
+        arrays["first_steps"] = np.array([episode.first_step for episode in episodes], np.int64)
     largest = max(episode.frames.nbytes for episode in episodes)
     if largest > LARGEST_EPISODE:
         raise DataError(
@@ -159,7 +170,7 @@ class Shard:
         self._files = files or OpenFiles(1)
         self.path = self._listed.path
         try:
-            open_checked(self._listed, _COLUMNS, self._files)
+            open_checked(self._listed, _COLUMNS, self._files, _BRANCH_COLUMNS)
             with self._open() as opened:
                 self.lengths: np.ndarray = check_lengths(opened["lengths"])
                 self.attrs: dict[str, Any] = dict(opened.attrs)
@@ -169,6 +180,9 @@ class Shard:
                 """(height, width, 3)."""
                 self._check_shapes(opened)
                 self.seeds: np.ndarray = opened["seeds"][:]
+                self.parents, self.first_steps = self.seeds, np.zeros_like(self.seeds)
+                if "parents" in opened:
+                    self.parents, self.first_steps = (opened[name][:] for name in _BRANCH_COLUMNS)
             if self._listed.made_by is not None:
                 require_made_by(self.path, [self.attrs.get("made_by")], self._listed.made_by)
         except Exception:
@@ -200,6 +214,7 @@ class Shard:
         """Episode `index` of the shard, read into memory."""
         frames = slice(*self._first_frame[index : index + 2])
         steps = slice(*self._first_step[index : index + 2])
+        seed, parent = int(self.seeds[index]), int(self.parents[index])
         with self._open() as file:
             return Episode(
                 frames=file["frames"][frames],
@@ -207,7 +222,9 @@ class Shard:
                 rewards=finite("rewards", file["rewards"][steps]),
                 terminated=file["terminated"][steps],
                 truncated=file["truncated"][steps],
-                seed=int(self.seeds[index]),
+                seed=seed,
+                parent=None if parent == seed else parent,
+                first_step=int(self.first_steps[index]),
             )
 
     def returns(self) -> np.ndarray:
@@ -227,7 +244,7 @@ class Shard:
     def verify(self) -> None:
         """Read everything; raises `DataError` if it is not what was written."""
         with self._open() as file:
-            columns = {name: file[name] for name in _COLUMNS}
+            columns = {name: file[name] for name in (*_COLUMNS, *_BRANCH_COLUMNS) if name in file}
             found = _digest({name: _blocks(data) for name, data in columns.items()}, columns)
         if found != self.digest:
             raise damaged(self.path, "its data are not those of its digest", self._listed.remedy)
@@ -245,7 +262,8 @@ class Shard:
     def _check_shapes(self, file: h5py.File) -> None:
         steps, episodes = int(self.lengths.sum()), len(self.lengths)
         rows = dict.fromkeys(("actions", "rewards", "terminated", "truncated"), steps)
-        check_rows(file, {"frames": steps + episodes, "seeds": episodes, **rows})
+        per_episode = dict.fromkeys(("seeds", *(_BRANCH_COLUMNS.keys() & file.keys())), episodes)
+        check_rows(file, {"frames": steps + episodes, **per_episode, **rows})
         if self.frame_shape[-1] != 3:
             raise ValueError(f"its frames are {self.frame_shape}")
         largest = int(self.lengths.max() + 1) * int(np.prod(self.frame_shape))
@@ -269,7 +287,7 @@ def _blocks(data: h5py.Dataset) -> Iterator[np.ndarray]:
 def _digest(blocks: Mapping[str, Iterable[np.ndarray]], like: Mapping[str, Any]) -> str:
     """SHA-256 over names, types, shapes and values; types and shapes are those of `like`."""
     digest = hashlib.sha256()
-    for name in _COLUMNS:
+    for name in like:
         digest.update(f"{name} {like[name].dtype} {tuple(like[name].shape)}".encode())
         for block in blocks[name]:
             digest.update(np.ascontiguousarray(block).data)

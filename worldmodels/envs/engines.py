@@ -112,6 +112,18 @@ def check_registered(spec: EnvSpec) -> None:
         ) from None
 
 
+def check_restorable(key: str, spec: EnvSpec) -> None:
+    """Raise `ConfigError`, naming `key`, for environments that cannot be set back to a state, or
+    whose actions are not steering, gas and brake."""
+    native = resolve_engine(spec) == "native" and (spec.crop_rows, spec.size) == _NATIVE_FRAME
+    if not native or not spec.kwargs.get("continuous", True):
+        raise ConfigError(
+            f"{key}: {spec.id} cannot be set back to an earlier state on this engine; choose"
+            f" {NATIVE} with env.engine=native, env.crop_rows={_NATIVE_FRAME[0]},"
+            f" env.size={_NATIVE_FRAME[1]} and continuous actions, or null"
+        )
+
+
 def prepare(spec: EnvSpec, device: str = "cpu") -> None:
     """Compile the engine, if it needs that, before worker processes load it.
 

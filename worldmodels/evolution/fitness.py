@@ -133,9 +133,8 @@ class Evaluation:
 
     def outcome(self, pool: Pool[World]) -> Outcome:
         """Wait for the last of them; see `fitness`."""
-        parts = zip(*pool.results(self.batch), strict=True)
-        there = (part for part in parts if part[0] is not None)
-        return Outcome(*(np.concatenate(part).reshape(self.shape) for part in there))
+        found = Outcome.concatenate(pool.results(self.batch))
+        return Outcome(*(part.reshape(self.shape) for part in found if part is not None))
 
 
 def begin(

@@ -145,6 +145,8 @@ class Estimate:
     def __init__(self, config: Config, rates: Rates, before: Data = Data()) -> None:
         self.config, self.rates = config, rates
         self.controlled = config.rollouts.policy is ActionSource.controller
+        self.bounded = self.controlled and config.rollouts.stall_steps is None
+        self.branches = (config.rollouts.branches or 0) if self.controlled else 0
         self.collected, self._length_note = self._collected()
         self.data = before + self.collected
 
@@ -157,11 +159,14 @@ class Estimate:
                 yield stage.__name__, stage()
 
     def _collected(self) -> tuple[Data, str]:
-        config, count = self.config.rollouts, self.config.rollouts.episodes
+        config, length = self.config.rollouts, training_length(self.config.rollouts)
+        count = config.episodes * (1 + self.branches)
         if self.controlled:
-            note = f"the controller's episodes last {config.max_steps:,} steps (upper bound)"
-            return Data(count, count * config.max_steps), note
-        length = min(self.rates.random_length, config.max_steps)
+            bound = " (upper bound)" if self.bounded else ""
+            fails = ", and each has branches" if self.branches else ""
+            note = f"the controller's episodes last {length:,.0f} steps{bound}{fails}"
+            return Data(count, count * length), note
+        length = min(self.rates.random_length, length)
         note = f"an episode of random actions lasts {length:,.0f} steps"
         return Data(count, count * length), note
 
@@ -169,7 +174,7 @@ class Estimate:
         """Data collection."""
         config, rates = self.config.rollouts, self.rates
         world = rates.worlds["controller" if self.controlled else "random"]
-        size, length = self.config.env.num_envs, self.collected.steps / config.episodes
+        size, length = self.config.env.num_envs, self.collected.steps / self.collected.episodes
         shards = [min(size, config.episodes - at) for at in range(0, config.episodes, size)]
         longest = config.max_steps if length < config.max_steps else length
         # Recording is part of a worker's job: more time for each environment and step.
@@ -178,9 +183,12 @@ class Estimate:
             for cost in (world.busy, world.alone)
         )
         recording = WorldCost(busy, alone, world.workers, 0)
-        jobs = [Job(count, longest, count * length) for count in shards]
+        # The episodes; with branches, the same again as far as these begin, and the branches.
+        parts = (1, 1, self.branches) if self.branches else (1,)
+        jobs = [Job(n * count, longest, n * count * length) for count in shards for n in parts]
         base = rates.base["rollouts"]
-        shard = min(size, config.episodes) * (length + 1) * rates.record_bytes
+        held = min(size, config.episodes) * (1 + self.branches)
+        shard = held * (length + 1) * rates.record_bytes
         return StagePlan(
             seconds=base.seconds + recording.seconds(jobs),
             process=base.process,
@@ -188,7 +196,7 @@ class Estimate:
             worker=int(max(base.worker, world.peak_bytes) + shard),
             workers=min(world.workers, len(shards)),
             gpu=base.gpu,
-            at_most=self.controlled,
+            at_most=self.bounded,
             assumes=[self._length_note],
         )
 
@@ -202,7 +210,7 @@ class Estimate:
             process=max(base.process, rate.peak_bytes),
             disk=int(base.disk + logs),
             gpu=max(base.gpu, rate.gpu_bytes),
-            at_most=self.controlled,
+            at_most=self.bounded,
         )
 
     def rnn(self) -> StagePlan:
@@ -222,7 +230,7 @@ class Estimate:
             process=max(base.process, rate.peak_bytes),
             disk=int(disk),
             gpu=max(base.gpu, rate.gpu_bytes),
-            at_most=self.controlled,
+            at_most=self.bounded,
             assumes=assumes,
         )
 

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from worldmodels.config.sections import ControllerConfig
+from worldmodels.config.sections import ControllerConfig, RolloutsConfig
 from worldmodels.evolution.evolve import GROWTH, batch_size
 from worldmodels.evolution.fitness import EpisodeSpec, eval_batches
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.planning.timing import StepCost
 
 STALLED = 3
-"""Assumed mean length of a training episode with ``controller.stall_steps``, in units of these.
+"""Assumed mean length of an episode with ``stall_steps``, in units of these.
 Together with episodes that grow by `GROWTH` it gives 17, 20 and 59 generations for 1.5, 2 and 14
 million steps of CarRacing, where three runs took 18, 20 and 42."""
 
@@ -59,8 +59,8 @@ class WorldCost:
         return max(free)
 
 
-def training_length(config: ControllerConfig) -> float:
-    """Assumed mean length of a training episode, in steps."""
+def training_length(config: ControllerConfig | RolloutsConfig) -> float:
+    """Assumed mean length of an episode that is trained on, in steps."""
     if config.stall_steps is None:
         return config.max_steps
     return min(config.max_steps, STALLED * config.stall_steps)

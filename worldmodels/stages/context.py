@@ -14,7 +14,7 @@ from worldmodels.agents.registry import build_dynamics, build_encoder
 from worldmodels.config.choices import TRAINING, Stage
 from worldmodels.config.schema import Config, flat, parts
 from worldmodels.config.shipped import environment_of
-from worldmodels.envs.engines import check_registered
+from worldmodels.envs.engines import check_registered, check_restorable
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
@@ -69,6 +69,9 @@ class Context:
                     engines.append(part.watch.engine)
                 for engine in engines:
                     check_registered(Runtime(part).env_spec(engine))
+                if part.rollouts.branches is not None:
+                    key = f"rollouts.branches={part.rollouts.branches}"
+                    check_restorable(key, Runtime(part).env_spec())
         if self.config.stage not in (Stage.inspect, Stage.report, *extras.EXPORTING):
             device = choose_device(self.config.device.name)
             launch.check(self.config.trainer, self.config.device.name)

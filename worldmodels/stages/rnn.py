@@ -17,6 +17,7 @@ from worldmodels.agents.registry import build_dynamics
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
+from worldmodels.data.sequences import FailureShare
 from worldmodels.errors import DataError
 from worldmodels.files.atomic import write_json
 from worldmodels.models.dynamics import DynamicsModel
@@ -44,13 +45,19 @@ from worldmodels.training.ranks import Ranks
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+FAILURE_STEPS = 100
+"""The meaning of ``rnn.failure_steps=null``."""
+
 
 def run(context: Context) -> None:
     """Train the dynamics model, and the baselines it is compared with."""
     config = context.config.rnn
     inputs = {"vae": context.run.fingerprint("vae")} | context.inputs.episode_fingerprints()
     inputs |= context.inputs.previous_fingerprint("rnn")
-    with context.begin("rnn", inputs, (), rnn=config) as folder:
+    content: dict[str, object] = {"rnn": config}
+    if config.failure_share is not None:
+        content["rollouts.stall_steps"] = context.config.rollouts.stall_steps
+    with context.begin("rnn", inputs, (), **content) as folder:
         if not folder.complete:
             _learn(context, folder)
 
@@ -74,7 +81,8 @@ def _learn(context: Context, folder: StageFolder) -> None:
             table["single_gaussian"] = single.validation["nll"]
     if config.baselines:
         table["copy_last"] = copy_baseline_nll(latents, *split, model.sampled)
-    save_dynamics(folder.path / "rnn.safetensors", model, latents.first_latents(), others)
+    starts = latents.first_latents(np.flatnonzero(~episodes.branches))
+    save_dynamics(folder.path / "rnn.safetensors", model, starts, others)
     tensors = dict(model.state_dict())
     for number, other in enumerate(others, start=2):
         tensors |= {f"member {number}/{name}": v for name, v in other.state_dict().items()}
@@ -172,8 +180,14 @@ def _task(
     fabric: Fabric,
     member: int,
 ) -> DynamicsTask:
-    rnn, seed = config.rnn, seeds.of_member(config.seed, member)
-    return DynamicsTask(model, latents, split, rnn.batch_size, rnn.sequence_length, seed, fabric)
+    rnn, failures = config.rnn, None
+    if rnn.failure_share is not None:
+        steps = FAILURE_STEPS if rnn.failure_steps is None else rnn.failure_steps
+        failures = FailureShare(rnn.failure_share, steps, config.rollouts.stall_steps)
+    seed = seeds.of_member(config.seed, member)
+    return DynamicsTask(
+        model, latents, split, rnn.batch_size, rnn.sequence_length, seed, fabric, failures
+    )
 
 
 def join(config: Config, called: Mapping[str, Any], ranks: Ranks) -> None:

@@ -21,15 +21,21 @@ from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Progress, say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import agent_of
+from worldmodels.worlds.branches import CollectBranches
 from worldmodels.worlds.collect import CollectionPolicy, CollectShard, NoisyAgent, RandomActions
 from worldmodels.worlds.specs import RealWorldSpec
+
+BRANCH_STEPS = 100
+"""The meaning of ``rollouts.branch_steps=null``."""
 
 
 def run(context: Context) -> None:
     """Collect the shards that are missing."""
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
-        config = replace(config, noise=0.0, ez_greedy_epsilon=0.0)  # of controllers only
+        config = replace(  # of controllers only
+            config, noise=0.0, ez_greedy_epsilon=0.0, branches=None, branch_steps=None
+        )
     policy, world_spec, inputs = _collection_policy(context)
     growable = ("rollouts.episodes",)
     content = context.runtime.env_content(context.runtime.env_spec())
@@ -92,7 +98,7 @@ def _missing(
             with Shard(file) as shard:
                 if file.sha256 is None:
                     shard.verify()
-                found = tuple(shard.seeds.tolist())
+                found = tuple(shard.seeds[shard.seeds == shard.parents].tolist())
         except DataError as error:
             folder.hold()
             say(f"rollouts: {error} ({set_aside_damaged(path)})")
@@ -124,20 +130,24 @@ def _collect(
         "policy": config.policy.name,
         "made_by": folder.record["made_by"],
     }
-    jobs = [
-        CollectShard(folder.path / name, part, config.max_steps, policy, attrs)
+    shards = [
+        CollectShard(folder.path / name, part, config.max_steps, policy, attrs, config.stall_steps)
         for name, part in missing.items()
     ]
+    jobs: list[CollectShard | CollectBranches] = [*shards]
+    if config.branches is not None and isinstance(policy, NoisyAgent):
+        before = config.branch_steps or BRANCH_STEPS
+        jobs = [CollectBranches(shard, config.branches, before) for shard in shards]
     began = time.monotonic()
     frames, count = 0, sum(map(len, missing.values()))
     with (
         Progress(f"collecting ({spec.engine})", count, "episodes") as progress,
         context.runtime.pool(world_spec, jobs=len(jobs)) as pool,
     ):
-        for _, outcome in pool.run(jobs):
+        for number, outcome in pool.run(jobs):
             frames += int(outcome.lengths.sum()) + len(outcome.lengths)
             rate = frames / (time.monotonic() - began)
-            progress.advance(len(outcome.lengths), f"{rate:,.0f} frames/s")
+            progress.advance(len(shards[number].seeds), f"{rate:,.0f} frames/s")
     return frames / (time.monotonic() - began)
 
 
@@ -146,7 +156,8 @@ def _finish(context: Context, folder: StageFolder, names: list[str], rate: float
     files = [Listed(folder.path / name, made_by=folder.record["made_by"]) for name in names]
     episodes = EpisodeSet.listed(files)
     save_picture(folder.path / "contact_sheet.png", contact_sheet(episodes))
-    returns, engine = episodes.returns(), context.runtime.env_spec().engine
+    returns = episodes.returns()[~episodes.branches]
+    engine, branches = context.runtime.env_spec().engine, int(episodes.branches.sum())
     folder.finish(
         episodes.fingerprint,
         {"frames/s": rate} if rate else {},
@@ -155,11 +166,13 @@ def _finish(context: Context, folder: StageFolder, names: list[str], rate: float
             "frames": episodes.num_frames,
             "mean_return": float(returns.mean()),
             "engine": engine,
-        },
+        }
+        | ({"branches": branches} if branches else {}),
         names,
     )
+    among = f" ({branches} branches of failures)" if branches else ""
     say(
-        f"rollouts: {episodes.num_episodes} episodes, {episodes.num_frames:,} frames,"
+        f"rollouts: {episodes.num_episodes} episodes{among}, {episodes.num_frames:,} frames,"
         f" mean return {returns.mean():.1f} ({rate:,.0f} frames/s, {engine})"
     )
 

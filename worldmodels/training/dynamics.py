@@ -13,7 +13,7 @@ from torch import Tensor
 
 from worldmodels.data.latents import LatentSet
 from worldmodels.data.prefetch import prefetch
-from worldmodels.data.sequences import SequenceBatch, SequenceBatches
+from worldmodels.data.sequences import FailureShare, SequenceBatch, SequenceBatches
 from worldmodels.models.dynamics import DynamicsModel, Sequences, State
 from worldmodels.training.compiling import compiled
 
@@ -29,6 +29,7 @@ class DynamicsTask:
         length: steps of a window, T; 0 is whole episodes.
         seed: of the order of the episodes.
         fabric: device and precision.
+        failures: share of the training windows near a failure; None: all are drawn alike.
     """
 
     unit = "transitions"
@@ -42,12 +43,15 @@ class DynamicsTask:
         length: int,
         seed: int,
         fabric: Fabric,
+        failures: FailureShare | None = None,
     ) -> None:
         self.module = cast(torch.nn.Module, module)
         self._model, self._loss = module, module.loss
         self._fabric = fabric
         train, validation = split
-        self._train = SequenceBatches(latents, train, batch_size, length, seed, shuffle=True)
+        self._train = SequenceBatches(
+            latents, train, batch_size, length, seed, shuffle=True, failures=failures
+        )
         self._validation = SequenceBatches(
             latents, validation, batch_size, length, seed, shuffle=False
         )

@@ -82,20 +82,25 @@ class NoisyAgent:
     ez_greedy_epsilon: float
     controls: ActionBounds
 
-    def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
+    def policy(
+        self,
+        world: RealWorld,
+        seeds: tuple[int, ...],
+        parameter_seeds: tuple[int, ...] | None = None,
+    ) -> Policy:
         """The policy for one environment per seed.
 
         Args:
             world: that it acts in, with the agent's models and features.
             seeds: of the N episodes; noise and bursts depend on nothing else.
+            parameter_seeds: (N,), of the noise on parameters; None is `seeds`.
 
         Raises:
             ArtifactError: a file of the agent is missing or damaged.
         """
         agent = read_agent(self.folder)
-        drawn = EpisodeNoise(seeds, PARAMETER_STREAM, torch.device("cpu")).normal(
-            0, agent.parameters.size
-        )
+        noise = EpisodeNoise(parameter_seeds or seeds, PARAMETER_STREAM, torch.device("cpu"))
+        drawn = noise.normal(0, agent.parameters.size)
         candidates = agent.parameters + self.noise * drawn.numpy()
         agent_policy = PopulationPolicy(
             candidates.astype(np.float32),
@@ -222,6 +227,7 @@ class CollectShard:
         max_steps: time limit of an episode in steps.
         policy: the policy that collects.
         attrs: attributes of the shard, such as environment and policy.
+        stall_steps: see `rollout`; an episode that it ends is truncated.
     """
 
     path: Path = field(metadata=WRITTEN)
@@ -229,6 +235,7 @@ class CollectShard:
     max_steps: int
     policy: CollectionPolicy
     attrs: dict[str, str | int | float]
+    stall_steps: int | None = None
 
     def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
         """Collect in the world `tool` and write; returns the outcome of each episode.
@@ -237,12 +244,18 @@ class CollectShard:
             ArtifactError: the disk is full or not writable.
             DataError: an episode is too long to be in memory.
         """
-        recorder = EpisodeRecorder()
-        policy = self.policy.policy(tool, self.seeds)
-        outcome = rollout(tool, policy, self.seeds, self.max_steps, recorder, heartbeat)
-        episodes = [recorder.episode(index, seed) for index, seed in enumerate(self.seeds)]
+        episodes, outcome = self.collect(tool, heartbeat)
         write_shard(self.path, episodes, self.attrs)
         return outcome
+
+    def collect(self, tool: RealWorld, heartbeat: Heartbeat) -> tuple[list[Episode], Outcome]:
+        """Collect in the world `tool`; returns the episodes and the outcome of each."""
+        recorder = EpisodeRecorder()
+        policy = self.policy.policy(tool, self.seeds)
+        outcome = rollout(
+            tool, policy, self.seeds, self.max_steps, recorder, heartbeat, self.stall_steps
+        )
+        return [recorder.episode(index, seed) for index, seed in enumerate(self.seeds)], outcome
 
 
 @dataclass(frozen=True)

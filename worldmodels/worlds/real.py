@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,6 +20,10 @@ from worldmodels.models.features import FeatureSpec
 from worldmodels.system.spent import spending
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.world import Step
+
+if TYPE_CHECKING:  # it loads numba, which the other engines do not need
+    from worldmodels.envs.carracing.snapshot import State as EnvState
+    from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 
 LATENT_STREAM = 0
 
@@ -60,6 +65,20 @@ class Perception:
         if not self.features.sampled:
             return mean
         return mean + torch.exp(0.5 * logvar) * noise.normal(time, mean.shape[1])
+
+
+class Moment(NamedTuple):
+    """A moment of an episode: all that the rest depends on, but actions and seed.
+
+    Args:
+        env: state of the environment.
+        actions: a_{t-1}, (1, A) float32.
+        state: the dynamics model's state after z_{t-1} and a_{t-1}, one row; None without one.
+    """
+
+    env: EnvState
+    actions: Tensor
+    state: State | None
 
 
 class RealWorld:
@@ -107,21 +126,60 @@ class RealWorld:
         Returns:
             features (N, F) float32; (N, 0) without an encoder.
         """
+        env, device = self._begin(seeds), self.perception.device
+        with spending("simulating"):
+            self._observations, _ = env.reset(seed=list(seeds))  # type: ignore[arg-type]  # gymnasium's stub
+        action_size = int(np.prod(env.single_action_space.shape or ()))
+        self._actions = torch.zeros(self._num_envs, action_size, device=device)
+        if self.perception.dynamics is not None:
+            self._state = self.perception.dynamics.initial_state(self._num_envs, device)
+        return self._perceive()
+
+    def moment(self, row: int) -> Moment:
+        """The present moment of an environment; of the native engine only.
+
+        Args:
+            row: of the environment among those that have not been dropped.
+        """
+        state = None
+        if self.perception.dynamics is not None:
+            chosen = torch.tensor([row], device=self.perception.device)
+            state = select_rows(self._state, chosen)
+        env = cast("CarRacingVectorEnv", self._env).get_state([int(self._running[row])])
+        return Moment(env, self._actions[row : row + 1].clone(), state)
+
+    @torch.inference_mode()
+    def resume(self, moments: Sequence[Moment], seeds: Sequence[int]) -> Tensor:
+        """Continue from moments; their times count as time 0.
+
+        Args:
+            moments: one for each of the N environments.
+            seeds: (N,), of what is drawn from then on, in place of those of the moments.
+
+        Returns:
+            features (N, F) float32.
+        """
+        env = cast("CarRacingVectorEnv", self._begin(seeds))
+        with spending("simulating"):
+            for index, moment in enumerate(moments):
+                env.set_state(moment.env, [index])
+        self._observations = np.concatenate([moment.env["frames"] for moment in moments])
+        self._actions = torch.cat([moment.actions for moment in moments])
+        states = [moment.state for moment in moments if moment.state is not None]
+        if states:
+            self._state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
+        return self._perceive()
+
+    def _begin(self, seeds: Sequence[int]) -> VectorEnv:
+        """The environments of N episodes that begin."""
         if self._env is None or self._env.num_envs != len(seeds):
             self.close()
             self._env = self._make_env(len(seeds))
         self._num_envs = len(seeds)
         self._running = np.arange(self._num_envs)
         self._time = 0
-        device = self.perception.device
-        self._noise = EpisodeNoise(seeds, LATENT_STREAM, device)
-        with spending("simulating"):
-            self._observations, _ = self._env.reset(seed=list(seeds))  # type: ignore[arg-type]  # gymnasium's stub
-        action_size = int(np.prod(self._env.single_action_space.shape or ()))
-        self._actions = torch.zeros(self._num_envs, action_size, device=device)
-        if self.perception.dynamics is not None:
-            self._state = self.perception.dynamics.initial_state(self._num_envs, device)
-        return self._perceive()
+        self._noise = EpisodeNoise(seeds, LATENT_STREAM, self.perception.device)
+        return self._env
 
     @torch.inference_mode()
     def step(self, actions: Tensor) -> Step:

@@ -7,7 +7,7 @@ docs/shapes.md: N environments, P candidates, A action, F features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -47,6 +47,12 @@ class Outcome(NamedTuple):
     terminated: np.ndarray
     disagreement: np.ndarray | None = None
 
+    @classmethod
+    def concatenate(cls, outcomes: Iterable[Outcome]) -> Outcome:
+        """The results of several rollouts in one world as those of one, (N,)."""
+        parts = zip(*outcomes, strict=True)
+        return cls(*(np.concatenate(part) for part in parts if part[0] is not None))
+
 
 class Recorder(Protocol):
     """Is called with every transition of a rollout."""
@@ -75,13 +81,14 @@ def rollout(
     recorder: Recorder | None = None,
     heartbeat: Callable[[int], None] = lambda steps: None,
     stall_steps: int | None = None,
+    begin: Callable[[Sequence[int]], Tensor] | None = None,
 ) -> Outcome:
     """Run one episode per seed, to its end or for `max_steps`.
 
     Environments whose episode has ended are dropped from the batch.
 
     Args:
-        world: that the episodes are run in; it is reset.
+        world: that the episodes are run in.
         policy: newly made for N environments.
         seeds: of the N episodes.
         max_steps: time limit of an episode in steps; the last one truncates.
@@ -89,18 +96,17 @@ def rollout(
         heartbeat: called after each step with the number of environments that took it.
         stall_steps: number of steps without a new highest return after which an episode is
             truncated. Its return is then extrapolated: it continues to fall, up to `max_steps`, at
-            the average rate since its highest value. This saves time in training; evaluation uses
-            None, which truncates no episode and extrapolates no return.
+            the average rate since its highest value. Evaluation uses None: no episode is truncated.
+        begin: begins the episodes and returns the first features; None is `world.reset`.
 
     Returns:
         the outcome in the order of the seeds.
     """
-    count = len(seeds)
+    count, indices = len(seeds), np.arange(len(seeds))
     returns, lengths = np.zeros(count), np.zeros(count, np.int64)
     terminated, disagreement = np.zeros(count, bool), _Mean(count)
     stalls = None if stall_steps is None else _Stalls(count, stall_steps, max_steps)
-    indices = np.arange(count)
-    features = world.reset(seeds)
+    features = (begin or world.reset)(seeds)
     if recorder is not None:
         recorder.begin(world)
     for time in range(max_steps):
