@@ -1,11 +1,29 @@
-"""The tables of models, from what ``benchmarks/dynamics.py``, ``probe.py`` and ``calibration.py``
-wrote."""
+"""The tables of models, from what ``benchmarks/encoders.py``, ``dynamics.py``, ``probe.py`` and
+``calibration.py`` wrote."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import tables
+
+
+def encoders(record: dict[str, Any]) -> str:
+    """``benchmarks/encoders.py``: parameters and speed of each encoder."""
+    header = (
+        *("vae.encoder", "frames", "parameters", "training, images/s", "encoding, images/s"),
+        "one at a time, images/s",
+    )
+    rows = [
+        (
+            figure["encoder"],
+            str(figure["frames"]),
+            f"{figure['parameters'] / 1e6:.2f} M",
+            *(f"{figure[what]:,.0f}" for what in ("training", "encoding", "one")),
+        )
+        for figure in record["figures"]
+    ]
+    return tables.markdown_table(header, rows)
 
 
 def dynamics(record: dict[str, Any]) -> str:

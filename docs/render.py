@@ -4,6 +4,7 @@
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json,
                                                 # takecover_engines.json, dynamics.json,
+                                                # encoders.json,
                                                 # probe.json, calibration.json,
                                                 # study-carracing.json, rounds/rounds.json,
                                                 # plan-quick.json, ...
@@ -186,6 +187,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "hostile": (tables.hostile, "hostile"),
     "parity": (tables.parity, "carracing_parity"),
     "speed": (tables.speed, "carracing_speed"),
+    "encoders": (models.encoders, "encoders"),
     "dynamics": (models.dynamics, "dynamics"),
     "probe": (models.probe, "probe"),
     "calibration": (models.calibration, "calibration"),

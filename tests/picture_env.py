@@ -64,5 +64,17 @@ class Console(Countdown):
         return {name: np.full(space.shape, shown, space.dtype) for name, space in spaces.items()}
 
 
+class Numbered(Countdown):
+    """A countdown whose every pixel is (seed, number of steps simulated, 0)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Box(0, 255, (16, 16, 3), np.uint8)
+
+    def _frame(self) -> Frame:
+        return np.full((16, 16, 3), (self._length, self._steps, 0), np.uint8)
+
+
 gymnasium.register("Countdown-v0", "picture_env:Countdown")
+gymnasium.register("Numbered-v0", "picture_env:Numbered")
 gymnasium.register("Console-v0", "picture_env:Console")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from command import ALONE, BRIEFLY, error_line, run
 
 from worldmodels.agents.folder import read_agent, write_agent
@@ -17,12 +18,14 @@ from worldmodels.data.sequences import FailureShare, SequenceBatch, SequenceBatc
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
-from worldmodels.envs.engines import EnvSpec
+from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.errors import DataError
 from worldmodels.files.atomic import read_json
+from worldmodels.models.conv3d import Conv3dVAE
+from worldmodels.models.features import FeatureSpec
 from worldmodels.worlds.branches import LONGEST, PERTURBATIONS, CollectBranches, branches_of
 from worldmodels.worlds.collect import CollectShard, NoisyAgent
-from worldmodels.worlds.real import RealWorld
+from worldmodels.worlds.real import Perception, RealWorld
 from worldmodels.worlds.specs import RealWorldSpec
 
 SHIPPED = Path(__file__).resolve().parent.parent / "pretrained" / "carracing"
@@ -108,6 +111,28 @@ def test_a_branch_is_what_the_simulator_gives_for_its_actions(
             assert branch.terminated[time] == terminated[0]
         assert not np.array_equal(branch.actions, parent.actions[branch.first_step :])
     assert {"brake", "lift", "burst"} & perturbed
+
+
+def test_a_branch_begins_with_the_clip_of_its_moment() -> None:
+    torch.manual_seed(0)
+    encoder = Conv3dVAE(8, 64, frames=4)
+    spec = FeatureSpec((), sampled=False)
+    watched = RealWorld(
+        lambda num_envs: make_vector_env(EnvSpec(engine="native"), num_envs),
+        Perception(encoder, None, spec),
+    )
+    actions = torch.tensor([[0.2, 1.0, 0.0]])
+    watched.reset(SEEDS[:2])
+    for _ in range(5):
+        watched.step(actions.expand(2, -1))
+    watched.keep(np.array([False, True]))
+    moment = watched.moment(0)
+    whole = [watched.latents] + [watched.step(actions).features for _ in range(5)]
+    resumed = [watched.resume([moment], [7])]
+    resumed += [watched.step(actions).features for _ in range(5)]
+    for one, two in zip(whole, resumed, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(whole[0], whole[1])
 
 
 def test_branches_depend_on_seeds_alone(blind: Path, world: RealWorld, tmp_path: Path) -> None:

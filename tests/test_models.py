@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from torch import distributions, nn
 
 from worldmodels.models.controller import Controllers, ControllerSpec
+from worldmodels.models.elbo import kl_to_prior
 from worldmodels.models.encoder import Posterior, to_frames, to_input
 from worldmodels.models.heads import Mixture
 from worldmodels.models.mdnrnn import MDNRNN
-from worldmodels.models.vae import ConvVAE, kl_to_prior
+from worldmodels.models.vae import ConvVAE
 
 
 def frames(count: int, seed: int = 0) -> torch.Tensor:

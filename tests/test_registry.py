@@ -10,8 +10,18 @@ from command import error_line, run
     ("words", "said"),
     [
         (
-            "vae.encoder=resnet",
-            "vae.encoder=resnet: unknown encoder 'resnet'; choose one of conv_vae",
+            "vae.encoder=unet",
+            "vae.encoder=unet: unknown encoder 'unet'; choose one of conv_vae, resnet, conv3d",
+        ),
+        (
+            "vae.encoder=conv3d env.size=72",
+            "vae.encoder=conv3d: takes frames of a multiple of 16 pixels, not env.size=72; choose"
+            " env.size=64",
+        ),
+        ("vae.encoder=conv3d vae.frames=1", "vae.frames=1: choose 2 to 64"),
+        (
+            "vae.encoder=resnet +vae.options.channels=8",
+            "vae.options.channels: no such option; ResNetVAE has blocks, kl_tolerance",
         ),
         ("rnn.model=conv_vae", "rnn.model=conv_vae: unknown dynamics model 'conv_vae'; choose"),
         ("+rnn.options.layers=2", "rnn.options.layers: no such option; MDNRNN has hidden_size"),

@@ -94,6 +94,7 @@ def copy_upstream(reference: Path, data: Path, stage: str) -> None:
     [
         pytest.param("rollouts", (), (1, 2, 3), marks=pytest.mark.system),
         pytest.param("vae", (), (2, 3, 4), marks=pytest.mark.system),
+        pytest.param("vae", ("vae.encoder=conv3d",), (2, 3, 4), marks=pytest.mark.system),
         ("rnn", (), (2, 3, 4, 5)),
         pytest.param("rnn", ("rnn.model=gru",), (3,), marks=pytest.mark.system),
         pytest.param("rnn", ("rnn.members=2",), (8, 10, 8), marks=pytest.mark.system),

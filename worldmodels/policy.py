@@ -14,6 +14,7 @@ from worldmodels.agents.folder import Agent, AgentConfig
 from worldmodels.errors import WorldModelsError
 from worldmodels.models.dynamics import State, reset_rows
 from worldmodels.system.devices import has_bfloat16
+from worldmodels.worlds.clips import Clips
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.real import LATENT_STREAM, Perception
 from worldmodels.worlds.rollout import PopulationPolicy
@@ -46,6 +47,7 @@ class AgentPolicy:
     _state: State  # of the dynamics model, after the step before
     _actions: Tensor  # (N, action), of the step before
     _time: Tensor  # (N,) int64, steps since the episode began
+    _clips: Clips
     _controller: PopulationPolicy
 
     def __init__(self, agent: Agent, folder: Path, device: torch.device, seed: int) -> None:
@@ -119,7 +121,8 @@ class AgentPolicy:
             )
         spec = self.config.features
         reduced = torch.from_numpy(self.config.observation.reduce(pictures)).to(self.device)
-        latents = self._perception.latents(reduced, self._noise, self._time)  # (N, latent)
+        clips = self._clips.add(reduced, self._time == 0)
+        latents = self._perception.latents(clips, self._noise, self._time)  # (N, latent)
         features = spec.features(latents, self._actions, self._state, self._dynamics)
         vectors = self._controller.act(features)  # (N, action)
         if spec.state:
@@ -136,6 +139,7 @@ class AgentPolicy:
         self._rows = rows
         seeds = self._seeds(np.arange(rows), self._seed)
         self._noise = EpisodeNoise(seeds, LATENT_STREAM, self.device)
+        self._clips = Clips(self._encoder.clip_length)
         self._state = self._dynamics.initial_state(rows, self.device)
         self._actions = torch.zeros(rows, self._dynamics.action_size, device=self.device)
         self._time = torch.zeros(rows, dtype=torch.int64, device=self.device)

@@ -20,14 +20,20 @@ from worldmodels import extensions
 from worldmodels.config.choices import LatentChoice
 from worldmodels.config.sections import RNNConfig, VAEConfig
 from worldmodels.errors import ConfigError
+from worldmodels.models.conv3d import Conv3dVAE
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.models.gru import GRUDynamics
 from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.resnet import ResNetVAE
 from worldmodels.models.transformer import TransformerDynamics
 from worldmodels.models.vae import ConvVAE
 
-ENCODERS: Mapping[str, type[Encoder]] = {"conv_vae": ConvVAE}
+ENCODERS: Mapping[str, type[Encoder]] = {
+    "conv_vae": ConvVAE,
+    "resnet": ResNetVAE,
+    "conv3d": Conv3dVAE,
+}
 DYNAMICS: Mapping[str, type[DynamicsModel]] = {
     "mdn_rnn": MDNRNN,
     "gru": GRUDynamics,

@@ -103,9 +103,13 @@ class VAEConfig:
     """VAE encoder (paper, appendix A.1)."""
 
     encoder: str = "conv_vae"
-    """Registered name of the encoder."""
+    """Registered name of the encoder: conv_vae, resnet, conv3d or one of another package."""
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of an encoder of another package."""
+    blocks: int | None = number(None, 1, 16)
+    """Residual blocks of a resnet at each of three scales; null: 1."""
+    frames: int | None = number(None, 2, 64)
+    """Frames of the clip that a conv3d encodes: the newest and those before it; null: 4."""
     latent_size: int = number(32, 1, 512)
     """Size of the latent z."""
     epochs: int = number(10, 0, _MANY)

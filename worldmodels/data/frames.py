@@ -1,4 +1,4 @@
-"""Mini-batches of shuffled frames, streamed from the shards."""
+"""Mini-batches of shuffled frames, or of their clips, streamed from the shards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from worldmodels.data.clips import clip_rows
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import FRAMES_A_CHUNK
 
@@ -31,6 +32,8 @@ class FrameBatches:
         seed: of the order.
         shuffle: in random order, without the last batch where it would be smaller; False is in
             order, with it.
+        clip_length: C, frames of a clip: a frame and those before it. A run is read with the C - 1
+            frames before it, and a frame is copied once for each clip only where a batch is cut.
     """
 
     def __init__(
@@ -40,9 +43,11 @@ class FrameBatches:
         batch_size: int,
         seed: int,
         shuffle: bool,
+        clip_length: int = 1,
     ) -> None:
         self._episodes, self._batch_size = episodes, batch_size
-        run_bytes = FRAMES_A_CHUNK * int(np.prod(episodes.frame_shape))
+        self._clip_length = clip_length
+        run_bytes = (FRAMES_A_CHUNK + clip_length - 1) * int(np.prod(episodes.frame_shape))
         self._runs_a_pool = max(1, min(RUNS_A_POOL, POOL_BYTES // run_bytes))
         self._seed, self._shuffle = seed, shuffle
         self._runs = np.array(
@@ -62,7 +67,11 @@ class FrameBatches:
         return -(-frames // self._batch_size)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[np.ndarray]:
-        """Batches (B, height, width, 3) uint8 of epoch `number`, from batch `start` on."""
+        """Batches (B, height, width, 3) uint8 of epoch `number`, from batch `start` on.
+
+        With a clip length above 1 they are (B, C, height, width, 3), as `worldmodels.data.clips`
+        cuts them.
+        """
         rng = np.random.default_rng([self._seed, number])
         runs = rng.permutation(self._runs) if self._shuffle else self._runs
         rest: np.ndarray | None = None  # what the pool before left over
@@ -73,31 +82,46 @@ class FrameBatches:
             order = rng.permutation(count) if self._shuffle else np.arange(count)
             left = 0 if rest is None else len(rest)
             whole, over = divmod(left + count, self._batch_size)
-            if emitted + whole <= start and over <= count:
-                # All of these batches are before `start`: read only what the pool leaves over.
-                rest, emitted = self._read(part, order[count - over :]), emitted + whole
+            # Where all of these batches are before `start`, only what the pool leaves over is read.
+            skipped = emitted + whole <= start and over <= count
+            frames, rows = self._read(part, order[count - over :] if skipped else order)
+            if skipped:
+                rest, emitted = frames[rows], emitted + whole
                 continue
-            pool = self._read(part, order)
-            if rest is not None:
-                pool = np.concatenate([rest, pool])
-            for offset in range(0, whole * self._batch_size, self._batch_size):
+            begin = 0
+            for _ in range(whole):
+                end = begin + self._batch_size - left
                 if emitted >= start:
-                    yield pool[offset : offset + self._batch_size]
-                emitted += 1
-            rest = pool[whole * self._batch_size :]
+                    batch = frames[rows[begin:end]]
+                    yield batch if rest is None or not left else np.concatenate([rest, batch])
+                emitted, begin, left = emitted + 1, end, 0
+            tail = frames[rows[begin:]]
+            rest = tail if rest is None or not left else np.concatenate([rest, tail])
         if rest is not None and len(rest) and start <= emitted < len(self):
             yield rest
 
-    def _read(self, runs: np.ndarray, order: np.ndarray) -> np.ndarray:
-        """The frames of `runs` in `order`, numbers into their concatenation."""
-        offsets = np.concatenate([[0], np.cumsum(runs[:, 2] - runs[:, 1])])
-        wanted = np.zeros(int(offsets[-1]), bool)
-        wanted[order] = True
-        frames = np.empty((int(offsets[-1]), *self._episodes.frame_shape), np.uint8)
+    def _read(self, runs: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The frames of `runs`, and where those of some clips are among them.
+
+        Args:
+            runs: (n, 3), of which those without such a clip are not read.
+            order: newest frames of the clips: numbers into the concatenation of the runs.
+
+        Returns:
+            frames (m, height, width, 3), and `clip_rows` into them.
+        """
+        before = np.minimum(runs[:, 1], self._clip_length - 1)  # read with each run
+        numbers = np.concatenate([[0], np.cumsum(runs[:, 2] - runs[:, 1])])
+        places = np.concatenate([[0], np.cumsum(runs[:, 2] - runs[:, 1] + before)])
+        of = np.searchsorted(numbers, order, side="right") - 1
+        wanted = np.zeros(len(runs), bool)
+        wanted[of] = True
+        frames = np.empty((int(places[-1]), *self._episodes.frame_shape), np.uint8)
         # By episode, for few files are open at a time and opening one takes longer than reading.
-        for number in np.lexsort((runs[:, 1], runs[:, 0])):
-            begin, end = offsets[number : number + 2]
-            if wanted[begin:end].any():
-                frames[begin:end] = self._episodes.frames(*(int(part) for part in runs[number]))
-        shuffled: np.ndarray = frames[order]
-        return shuffled
+        for run in np.lexsort((runs[:, 1], runs[:, 0])):
+            if wanted[run]:
+                index, start, stop = (int(part) for part in runs[run])
+                found = self._episodes.frames(index, start - int(before[run]), stop)
+                frames[places[run] : places[run + 1]] = found
+        last = places[of] + before[of] + order - numbers[of]
+        return frames, clip_rows(last, places[of], self._clip_length)

@@ -68,6 +68,7 @@ def write_onnx(folder: Path, source: Path, name: str, temperature: float) -> lis
         "dynamics": name_of(agent.dynamics),
         "latent_size": agent.encoder.latent_size,
         "frame_size": agent.encoder.frame_size,
+        "clip_length": agent.encoder.clip_length,
         "action_size": agent.dynamics.action_size,
         "actions": asdict(agent.config.actions),
         "bounds": asdict(agent.config.actions.bounds),

@@ -42,21 +42,25 @@ class Graph(nn.Module):
 
 
 class EncoderGraph(Graph):
-    """``image`` (B, 3, S, S) in [0, 1] -> ``mean`` and ``logvar`` (B, Z)."""
+    """``image`` (B, 3, S, S) in [0, 1] -> ``mean`` and ``logvar`` (B, Z).
+
+    Of an encoder that takes clips, ``image`` is (B, C, 3, S, S), the oldest frame first.
+    """
 
     def __init__(self, agent: Agent) -> None:
         super().__init__("encoder", ("image",), ("mean", "logvar"))
         self._encoder = agent.encoder
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The posterior of images."""
+        """The posterior of images or clips."""
         (image,) = inputs
         return tuple(self._encoder.encode(image))
 
     def example(self, rows: int) -> tuple[Tensor, ...]:
-        """Random images."""
-        side = self._encoder.frame_size
-        return (torch.rand(rows, 3, side, side, generator=_generator(rows)),)
+        """Random images or clips."""
+        side, length = self._encoder.frame_size, self._encoder.clip_length
+        clip = () if length == 1 else (length,)
+        return (torch.rand(rows, *clip, 3, side, side, generator=_generator(rows)),)
 
 
 class DecoderGraph(Graph):

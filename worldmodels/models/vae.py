@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worldmodels.models.encoder import Posterior, to_input
+from worldmodels.models.elbo import free_nats_loss
+from worldmodels.models.encoder import Posterior, channels_last, to_input
 
 FRAME_SIZE = 64
 
@@ -76,6 +77,7 @@ class ConvVAE(nn.Module):
 
     Options: ClassVar[type] = ConvVAEOptions
     FORMAT: ClassVar[int] = 1
+    clip_length: int = 1
 
     def __init__(
         self,
@@ -121,10 +123,7 @@ class ConvVAE(nn.Module):
             nn.ConvTranspose2d(32, 3, 6, stride=2),  # (B, 3, 64, 64)
             nn.Sigmoid(),
         )
-        # Convolutions are fastest over channels-last memory, the order frames arrive in.
-        for parameter in self.parameters():
-            if parameter.dim() == 4:
-                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        channels_last(self)
 
     @property
     def sizes(self) -> Mapping[str, Any]:
@@ -162,36 +161,7 @@ class ConvVAE(nn.Module):
         return folded.train(self.training)
 
     def loss(self, frames: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Squared error summed over a frame, plus its KL above the free nats.
-
-        Args:
-            frames: uint8 (B, 64, 64, 3).
-
-        Returns:
-            the loss, a scalar in nats up to a constant, and logs: ``reconstruction``, ``kl``
-            (before the tolerance) and ``active_dims``: how many latent dimensions carry
-            more than 0.01 nats (Burda et al. 2016 count units by the variance of their mean; the
-            KL is already computed and shows the same).
-        """
+        """The loss of `worldmodels.models.elbo`, of uint8 frames (B, 64, 64, 3)."""
         images = to_input(frames)
-        posterior = self.encode(images)
-        mean, logvar = posterior.mean.float(), posterior.logvar.float()
-        posterior = Posterior(mean, logvar)
-        output = self.decode(posterior.sample(torch.randn_like(mean)))
-        reconstruction = F.mse_loss(output.float(), images, reduction="sum") / len(images)
-        kl = kl_to_prior(posterior)  # (B, Z)
-        total = kl.sum(dim=-1)
         floor = self.kl_tolerance * self.latent_size
-        loss = reconstruction + total.clamp(min=floor).mean()
-        logs = {
-            "reconstruction": reconstruction.detach(),
-            "kl": total.mean().detach(),
-            "active_dims": (kl.mean(dim=0) > 0.01).sum().detach().float(),
-        }
-        return loss, logs
-
-
-def kl_to_prior(posterior: Posterior) -> Tensor:
-    """KL(q(z | frame) || N(0, 1)) in nats for each dimension: (B, Z)."""
-    mean, logvar = posterior
-    return 0.5 * (mean.square() + logvar.exp() - 1.0 - logvar)
+        return free_nats_loss(self.encode(images), self.decode, images, floor)

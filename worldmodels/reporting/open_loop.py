@@ -22,9 +22,9 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents
 from worldmodels.data.shards import Episode
 from worldmodels.models.dynamics import DynamicsModel
-from worldmodels.models.encoder import Encoder, to_input
+from worldmodels.models.encoder import Encoder
 from worldmodels.models.features import FeatureSpec
-from worldmodels.reporting.pictures import COLUMNS, STRIDE, decode, image_grid
+from worldmodels.reporting.pictures import COLUMNS, STRIDE, decode, image_grid, posterior_means
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.world import Step
 
@@ -33,7 +33,6 @@ TEMPERATURES = (0.1, 0.5, 1.0, 1.15, 1.3)
 ACTIVE_VARIANCE = 0.01
 """A latent dimension is active if its mean varies more than this over frames (Burda et al. 2016,
 "Importance Weighted Autoencoders", section 5.2)."""
-_BATCH = 256
 
 
 class Trajectories(NamedTuple):
@@ -106,7 +105,7 @@ def open_loop(
         temperatures: sampling temperatures of the mixture (paper, section 4).
     """
     recorded = [episodes.episode(number) for number in range(episodes.num_episodes)]
-    latents = [_encode(encoder, episode) for episode in recorded]
+    latents = [posterior_means(encoder, episode.frames) for episode in recorded]
     all_latents = torch.cat(latents)
     active = all_latents.var(dim=0) > ACTIVE_VARIANCE
     active = active if active.any() else torch.ones_like(active)
@@ -133,13 +132,6 @@ def open_loop(
         times=tuple(times.tolist()),
         seed=recorded[longest].seed,
     )
-
-
-def _encode(encoder: Encoder, episode: Episode) -> Tensor:
-    """Posterior means of the latents of an episode's frames, (steps + 1, latent)."""
-    frames = episode.frames
-    parts = [torch.from_numpy(frames[at : at + _BATCH]) for at in range(0, len(frames), _BATCH)]
-    return torch.cat([encoder.encode(to_input(part)).mean for part in parts])
 
 
 def _predict(

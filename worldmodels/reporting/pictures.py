@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from worldmodels.data.clips import clips, read_clip
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents
 from worldmodels.files.atomic import atomic_path
@@ -23,6 +24,8 @@ from worldmodels.worlds.noise import EpisodeNoise
 COLUMNS = 12
 STRIDE = 8
 """Steps between two columns of a picture: open-loop predictions are compared over 88 steps."""
+_BATCH = 256
+"""Frames that are encoded at once."""
 
 
 def png(image: np.ndarray, quickly: bool = False) -> bytes:
@@ -86,13 +89,14 @@ def save_reconstructions(
     """
     model = model.to(device).eval()
     # One frame from each of several episodes, early ones of the first, late ones of the last.
-    frames = []
+    found = []
     spread = validation_indices[_spread(len(validation_indices), COLUMNS)]
     for index, place in zip(spread, np.linspace(0.1, 0.9, COLUMNS), strict=True):
         number = int(place * episodes.lengths[index])
-        frames.append(episodes.frames(int(index), number, number + 1))
-    shown = np.concatenate(frames)  # (columns, height, width, 3)
-    mean = model.encode(to_input(torch.from_numpy(shown).to(device))).mean
+        found.append(read_clip(episodes, int(index), number, model.clip_length))
+    taken = np.concatenate(found)
+    shown = taken if model.clip_length == 1 else taken[:, -1]  # (columns, height, width, 3)
+    mean = model.encode(to_input(torch.from_numpy(taken).to(device))).mean
     save_picture(folder / "reconstructions.png", image_grid(shown, decode(model, mean)))
     noise = EpisodeNoise(range(2 * COLUMNS), 0, device).normal(0, model.latent_size)
     samples = decode(model, noise)
@@ -163,7 +167,7 @@ def compare_episode(
     steps = min((COLUMNS - 1) * STRIDE, len(episode.actions))
     times = np.linspace(0, steps, COLUMNS).round().astype(int)
     actions = torch.from_numpy(episode.actions[:steps])
-    latents = encoder.encode(to_input(torch.from_numpy(episode.frames[: steps + 1]))).mean
+    latents = posterior_means(encoder, episode.frames[: steps + 1])
 
     state, modes = dynamics.initial_state(1), []
     for time in range(steps):
@@ -189,6 +193,15 @@ def compare_episode(
     height, width = (side + 2 for side in episode.frames.shape[1:3])
     image[2 * height : 3 * height, :width] = 0
     return EpisodeComparison(image, tuple(times.tolist()), episode.seed)
+
+
+def posterior_means(encoder: Encoder, frames: np.ndarray) -> Tensor:
+    """Posterior means (T + 1, Z) of an episode's frames (T + 1, height, width, 3) uint8."""
+    means = []
+    for start in range(0, len(frames), _BATCH):
+        part = clips(frames, start, min(start + _BATCH, len(frames)), encoder.clip_length)
+        means.append(encoder.encode(to_input(torch.from_numpy(part))).mean)
+    return torch.cat(means)
 
 
 def decode(encoder: Encoder, latents: Tensor) -> np.ndarray:

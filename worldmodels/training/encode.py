@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from worldmodels.data.clips import clips
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import EncodedEpisode, write_latents
 from worldmodels.data.prefetch import prefetch
@@ -62,10 +63,12 @@ def _encode(
     episode: Episode, encoder: Encoder, device: torch.device, bfloat16: bool
 ) -> EncodedEpisode:
     means, logvars = [], []
+    frames, length = episode.frames, encoder.clip_length
     with spending("encoding"):
-        for part in torch.split(torch.from_numpy(episode.frames), BATCH):
+        for start in range(0, len(frames), BATCH):
+            part = clips(frames, start, min(start + BATCH, len(frames)), length)
             with torch.autocast(device.type, torch.bfloat16) if bfloat16 else nullcontext():
-                posterior = encoder.encode(to_input(part.to(device)))
+                posterior = encoder.encode(to_input(torch.from_numpy(part).to(device)))
             means.append(posterior.mean.float().cpu())
             logvars.append(posterior.logvar.float().cpu())
     return EncodedEpisode(

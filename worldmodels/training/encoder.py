@@ -1,4 +1,4 @@
-"""Training of an encoder: shuffled frames, streamed from the shards."""
+"""Training of an encoder: shuffled frames, or their clips, streamed from the shards."""
 
 from __future__ import annotations
 
@@ -45,19 +45,21 @@ class EncoderTask:
         self._loss: Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]] = module.loss
         self._fabric = fabric
         train, validation = split
-        self._train = FrameBatches(episodes, train, batch_size, seed, shuffle=True)
-        self._validation = FrameBatches(episodes, validation, batch_size, seed, shuffle=False)
+        length = module.clip_length
+        self._train = FrameBatches(episodes, train, batch_size, seed, True, length)
+        self._validation = FrameBatches(episodes, validation, batch_size, seed, False, length)
 
     def steps(self, epoch: int) -> int:
         """The number of batches in an epoch, the same in every epoch."""
         return len(self._train)
 
     def batches(self, epoch: int, start: int) -> Iterator[np.ndarray]:
-        """Training batches (B, H, W, 3) uint8 of epoch `epoch` from batch `start` on."""
+        """Training batches of epoch `epoch` from batch `start` on: uint8 (B, H, W, 3), or clips
+        (B, C, H, W, 3)."""
         return prefetch(self._train.epoch(epoch, start))
 
     def validation(self) -> Iterator[np.ndarray]:
-        """Validation batches (B, H, W, 3) uint8, the same at each call."""
+        """Validation batches, shaped as the training batches, the same at each call."""
         return prefetch(self._validation.epoch(0))
 
     def count(self, batch: np.ndarray) -> int:
@@ -77,10 +79,10 @@ class EncoderTask:
         self._loss = compiled(self._loss)
 
     def loss(self, batch: np.ndarray, carry: object) -> tuple[Tensor, dict[str, Tensor], None]:
-        """The encoder's loss on a batch of frames.
+        """The encoder's loss on a batch of frames or clips.
 
         Args:
-            batch: (B, H, W, 3) uint8, in host memory.
+            batch: uint8 (B, H, W, 3) or (B, C, H, W, 3), in host memory.
             carry: None; batches are independent.
 
         Returns:

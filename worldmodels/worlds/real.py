@@ -18,6 +18,7 @@ from worldmodels.models.dynamics import DynamicsModel, State, select_rows
 from worldmodels.models.encoder import Encoder, to_input
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.spent import spending
+from worldmodels.worlds.clips import Clips
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.world import Step
 
@@ -55,7 +56,8 @@ class Perception:
         """z of frames: (rows, latent) float32, on `device`.
 
         Args:
-            frames: uint8 (rows, size, size, 3), on `device`.
+            frames: uint8 (rows, size, size, 3), or the clips (rows, C, size, size, 3) that the
+                encoder takes, on `device`.
             noise: of the rows' episodes, for a draw from the posterior.
             time: step of the episodes, one or one for each row.
         """
@@ -74,11 +76,14 @@ class Moment(NamedTuple):
         env: state of the environment.
         actions: a_{t-1}, (1, A) float32.
         state: the dynamics model's state after z_{t-1} and a_{t-1}, one row; None without one.
+        frames: before that of the moment, for an encoder that takes clips: (1, C - 1, size, size,
+            3) uint8; None for others.
     """
 
     env: EnvState
     actions: Tensor
     state: State | None
+    frames: Tensor | None
 
 
 class RealWorld:
@@ -98,6 +103,7 @@ class RealWorld:
         self._make_env = make_env
         self._latents: Tensor
         self._env: VectorEnv | None = None
+        self._clips = Clips(1 if perception.encoder is None else perception.encoder.clip_length)
         if perception.encoder is not None:
             perception.encoder.to(perception.device, perception.dtype).eval()
 
@@ -146,7 +152,7 @@ class RealWorld:
             chosen = torch.tensor([row], device=self.perception.device)
             state = select_rows(self._state, chosen)
         env = cast("CarRacingVectorEnv", self._env).get_state([int(self._running[row])])
-        return Moment(env, self._actions[row : row + 1].clone(), state)
+        return Moment(env, self._actions[row : row + 1].clone(), state, self._clips.before(row))
 
     @torch.inference_mode()
     def resume(self, moments: Sequence[Moment], seeds: Sequence[int]) -> Tensor:
@@ -165,6 +171,7 @@ class RealWorld:
                 env.set_state(moment.env, [index])
         self._observations = np.concatenate([moment.env["frames"] for moment in moments])
         self._actions = torch.cat([moment.actions for moment in moments])
+        self._clips.resume([moment.frames for moment in moments])
         states = [moment.state for moment in moments if moment.state is not None]
         if states:
             self._state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
@@ -178,6 +185,7 @@ class RealWorld:
         self._num_envs = len(seeds)
         self._running = np.arange(self._num_envs)
         self._time = 0
+        self._clips.begin()
         self._noise = EpisodeNoise(seeds, LATENT_STREAM, self.perception.device)
         return self._env
 
@@ -213,6 +221,7 @@ class RealWorld:
             return
         index = torch.from_numpy(mask).to(self.perception.device)
         self._noise.keep(index)
+        self._clips.keep(index)
         self._latents = self._latents[index]
         self._actions = self._actions[index]
         if self.perception.dynamics is not None:
@@ -240,7 +249,8 @@ class RealWorld:
         on_cuda = perception.device.type == "cuda"
         frames = self._running_frames().to(perception.device, non_blocking=on_cuda)
         with spending("encoding"):
-            self._latents = perception.latents(frames, self._noise, self._time)
+            clips = self._clips.add(frames)
+            self._latents = perception.latents(clips, self._noise, self._time)
         if perception.dynamics is None:
             return self._latents
         return perception.features.features(

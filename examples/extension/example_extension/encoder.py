@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worldmodels.models.encoder import Posterior, to_input
+from worldmodels.models.encoder import Posterior, check_side, to_input
 
 
 @dataclass
@@ -34,14 +34,11 @@ class SmallVAE(nn.Module):
 
     Options: ClassVar[type] = SmallVAEOptions
     FORMAT: ClassVar[int] = 1
+    clip_length: int = 1
 
     def __init__(self, latent_size: int, frame_size: int, channels: int = 16) -> None:
         super().__init__()
-        if frame_size % 8:
-            raise ValueError(
-                f"takes frames of a multiple of 8 pixels, not env.size={frame_size}; choose"
-                f" env.size={max(8, frame_size // 8 * 8)}"
-            )
+        check_side(frame_size, 8)
         self.latent_size, self.frame_size, self.channels = latent_size, frame_size, channels
         maps = (4 * channels, frame_size // 8, frame_size // 8)
         units = maps[0] * maps[1] * maps[2]

@@ -54,6 +54,7 @@ export class Agent {
     Object.assign(this, { description, starts, sessions });
     this.size = description.latent_size;
     this.side = description.frame_size;
+    this.clip = description.clip_length;
     this.last = Promise.resolve();
   }
 
@@ -65,16 +66,23 @@ export class Agent {
     return this.last;
   }
 
-  /** Mean and logarithm of the variance of the posterior of a picture (ImageData). */
+  /**
+   * Mean and logarithm of the variance of the posterior of a picture (ImageData); an encoder of
+   * clips is given the clip of an episode's first frame, which repeats it.
+   */
   async encode(picture) {
     const pixels = this.side * this.side;
-    const image = new Float32Array(3 * pixels);
+    const image = new Float32Array(this.clip * 3 * pixels);
     for (let i = 0; i < pixels; i++) {
       for (let colour = 0; colour < 3; colour++) {
         image[colour * pixels + i] = picture.data[4 * i + colour] / 255;
       }
     }
-    const found = await this.run("encoder", { image: floats(image, 1, 3, this.side, this.side) });
+    for (let frame = 1; frame < this.clip; frame++) image.copyWithin(3 * pixels * frame, 0, 3 * pixels);
+    const shape = this.clip === 1 ? [1] : [1, this.clip];
+    const found = await this.run("encoder", {
+      image: floats(image, ...shape, 3, this.side, this.side),
+    });
     return { mean: found.mean.data, logvar: found.logvar.data };
   }
 

@@ -1,0 +1,110 @@
+"""A variational autoencoder whose encoder convolves a short clip of frames over space and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from worldmodels.models.elbo import free_nats_loss
+from worldmodels.models.encoder import Posterior, channels_last, check_side, to_input
+
+CHANNELS = (32, 64, 128, 256)
+"""At a half, a quarter, an eighth and a sixteenth of the frame's side."""
+MAX_FRAMES = 64
+
+
+@dataclass
+class Conv3dVAEOptions:
+    """The options of a `Conv3dVAE`; its arguments are described there."""
+
+    frames: int = 4
+    kl_tolerance: float = 0.5
+
+
+class Conv3dVAE(nn.Module):
+    """Four convolutions over a clip of C frames, four transposed ones to its newest frame.
+
+    Each halves the side, and the number of frames as long as there are several (Tran et al. 2015
+    convolve over time in all layers as well).
+
+    Args:
+        latent_size: dimensions of z.
+        frame_size: side of the square frames, a multiple of 16 pixels.
+        frames: of a clip, C.
+        kl_tolerance: free nats per latent dimension, applied to their sum.
+
+    Raises:
+        ValueError: another frame size or number of frames.
+    """
+
+    Options: ClassVar[type] = Conv3dVAEOptions
+    FORMAT: ClassVar[int] = 1
+
+    def __init__(
+        self, latent_size: int, frame_size: int, frames: int = 4, kl_tolerance: float = 0.5
+    ) -> None:
+        super().__init__()
+        check_side(frame_size, 2 ** len(CHANNELS))
+        if not 2 <= frames <= MAX_FRAMES:
+            raise ValueError(f"frames={frames} is not possible; choose 2 to {MAX_FRAMES}")
+        self.latent_size, self.frame_size = latent_size, frame_size
+        self.clip_length, self.kl_tolerance = frames, kl_tolerance
+        side = frame_size // 2 ** len(CHANNELS)
+        down: list[nn.Module] = []
+        for few, many in pairwise((3, *CHANNELS)):
+            span = 3 if frames > 1 else 1  # a convolution of one frame over time is of zeros
+            down += [
+                nn.Conv3d(few, many, (span, 4, 4), (min(span, 2), 2, 2), (span // 2, 1, 1)),
+                nn.ReLU(),
+            ]
+            frames = -(-frames // 2)
+        up: list[nn.Module] = []
+        for many, few in pairwise(CHANNELS[::-1]):
+            up += [nn.ConvTranspose2d(many, few, 4, stride=2, padding=1), nn.ReLU()]
+        self.encoder = nn.Sequential(*down, nn.Flatten())
+        self.posterior = nn.Linear(CHANNELS[-1] * frames * side * side, 2 * latent_size)
+        self.expand = nn.Linear(latent_size, CHANNELS[-1] * side * side)
+        self.decoder = nn.Sequential(
+            nn.Unflatten(1, (CHANNELS[-1], side, side)),
+            nn.ReLU(),
+            *up,
+            nn.ConvTranspose2d(CHANNELS[0], 3, 4, stride=2, padding=1),
+            nn.Sigmoid(),
+        )
+        channels_last(self)
+
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """The arguments that build an equal module."""
+        return {
+            "latent_size": self.latent_size,
+            "frame_size": self.frame_size,
+            "frames": self.clip_length,
+            "kl_tolerance": self.kl_tolerance,
+        }
+
+    def encode(self, images: Tensor) -> Posterior:
+        """The posterior of clips (B, C, 3, frame_size, frame_size) in [0, 1], oldest first."""
+        maps = self.encoder(images.transpose(1, 2))  # (B, 3, C, side, side), channels last
+        mean, logvar = self.posterior(maps).chunk(2, dim=-1)
+        return Posterior(mean, logvar)
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """The newest frames (B, 3, frame_size, frame_size) in [0, 1] from latents (B, Z)."""
+        images: Tensor = self.decoder(self.expand(latents))
+        return images
+
+    def for_inference(self) -> Conv3dVAE:
+        """Itself: it has no parameters that only training needs."""
+        return self
+
+    def loss(self, frames: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of `worldmodels.models.elbo`, of uint8 clips (B, C, frame_size, frame_size, 3),
+        whose newest frames are reconstructed."""
+        images = to_input(frames)
+        floor = self.kl_tolerance * self.latent_size
+        return free_nats_loss(self.encode(images), self.decode, images[:, -1], floor)

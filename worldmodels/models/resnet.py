@@ -1,0 +1,120 @@
+"""A residual variational autoencoder: deeper than the paper's, for frames of several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from worldmodels.models.elbo import free_nats_loss
+from worldmodels.models.encoder import Posterior, channels_last, check_side, to_input
+
+CHANNELS = (32, 64, 96, 128)
+"""At a half, a quarter, an eighth and a sixteenth of the frame's side."""
+MAX_BLOCKS = 16
+
+
+class _Residual(nn.Module):
+    """x + convolution(ReLU(convolution(ReLU(x)))), 3x3 (Espeholt et al. 2018, figure 3).
+
+    The second convolution begins at zero (Zhang et al. 2019), so that any number of blocks trains
+    without normalization, which would make a row depend on the others of its batch.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        for parameter in self.second.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps (B, channels, height, width) to the same shape."""
+        return maps + self.second(torch.relu(self.first(torch.relu(maps))))
+
+
+@dataclass
+class ResNetVAEOptions:
+    """The options of a `ResNetVAE`; its arguments are described there."""
+
+    blocks: int = 1
+    kl_tolerance: float = 0.5
+
+
+class ResNetVAE(nn.Module):
+    """Four halvings of the side with residual blocks behind the last three, and their mirror image.
+
+    Args:
+        latent_size: dimensions of z.
+        frame_size: side of the square frames, a multiple of 16 pixels.
+        blocks: residual blocks of two convolutions at each of three scales, in encoder and decoder.
+        kl_tolerance: free nats per latent dimension, applied to their sum.
+
+    Raises:
+        ValueError: another frame size or number of blocks.
+    """
+
+    Options: ClassVar[type] = ResNetVAEOptions
+    FORMAT: ClassVar[int] = 1
+    clip_length: int = 1
+
+    def __init__(
+        self, latent_size: int, frame_size: int, blocks: int = 1, kl_tolerance: float = 0.5
+    ) -> None:
+        super().__init__()
+        check_side(frame_size, 2 ** len(CHANNELS))
+        if not 1 <= blocks <= MAX_BLOCKS:
+            raise ValueError(f"blocks={blocks} is not possible; choose 1 to {MAX_BLOCKS}")
+        self.latent_size, self.frame_size = latent_size, frame_size
+        self.blocks, self.kl_tolerance = blocks, kl_tolerance
+        side = frame_size // 2 ** len(CHANNELS)
+        units = CHANNELS[-1] * side * side
+        down: list[nn.Module] = [nn.Conv2d(3, CHANNELS[0], 4, stride=2, padding=1)]
+        up: list[nn.Module] = []
+        for few, many in pairwise(CHANNELS):
+            down += [nn.ReLU(), nn.Conv2d(few, many, 4, stride=2, padding=1)]
+            down += [_Residual(many) for _ in range(blocks)]
+        for many, few in pairwise(CHANNELS[::-1]):
+            up += [_Residual(many) for _ in range(blocks)]
+            up += [nn.ReLU(), nn.ConvTranspose2d(many, few, 4, stride=2, padding=1)]
+        self.encoder = nn.Sequential(*down, nn.ReLU(), nn.Flatten())
+        self.posterior = nn.Linear(units, 2 * latent_size)
+        self.expand = nn.Linear(latent_size, units)
+        self.decoder = nn.Sequential(
+            nn.Unflatten(1, (CHANNELS[-1], side, side)),
+            *up,
+            nn.ReLU(),
+            nn.ConvTranspose2d(CHANNELS[0], 3, 4, stride=2, padding=1),
+            nn.Sigmoid(),
+        )
+        channels_last(self)
+
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """The arguments that build an equal module."""
+        names = ("latent_size", "frame_size", "blocks", "kl_tolerance")
+        return {name: getattr(self, name) for name in names}
+
+    def encode(self, images: Tensor) -> Posterior:
+        """The posterior of images (B, 3, frame_size, frame_size) in [0, 1]."""
+        mean, logvar = self.posterior(self.encoder(images)).chunk(2, dim=-1)
+        return Posterior(mean, logvar)
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Images (B, 3, frame_size, frame_size) in [0, 1] from latents (B, Z)."""
+        images: Tensor = self.decoder(self.expand(latents))
+        return images
+
+    def for_inference(self) -> ResNetVAE:
+        """Itself: it has no parameters that only training needs."""
+        return self
+
+    def loss(self, frames: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of `worldmodels.models.elbo`, of uint8 frames (B, frame_size, frame_size, 3)."""
+        images = to_input(frames)
+        floor = self.kl_tolerance * self.latent_size
+        return free_nats_loss(self.encode(images), self.decode, images, floor)
