@@ -20,7 +20,7 @@ from worldmodels.errors import ConfigError
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.stage_folder import StageFolder
-from worldmodels.runs.tracking import MetricsLog, say
+from worldmodels.runs.tracking import Draw, MetricsLog, say
 from worldmodels.stages.inputs import Inputs, check_features
 from worldmodels.stages.runtime import Runtime
 from worldmodels.system.devices import choose_device
@@ -133,11 +133,16 @@ class Context:
             say(f"{stage}: done before ({folder.path}, {folder.record['fingerprint']})")
         return folder
 
-    def tracker(self, folder: StageFolder) -> MetricsLog:
-        """The metrics of a stage, written in its folder and sent to the configured tracker."""
+    def tracker(self, folder: StageFolder, draw: Draw | None = None) -> MetricsLog:
+        """The metrics of a stage, written in its folder and sent to the configured tracker.
+
+        Args:
+            folder: of the stage.
+            draw: makes its pictures; see `MetricsLog`.
+        """
         name = f"{self.run.root.name}/{folder.stage}"
         tracker = trackers.start(self.config.logger, folder.path, name, folder.record)
-        return MetricsLog(folder.path / "metrics.csv", tracker, folder.record["made_by"])
+        return MetricsLog(folder.path / "metrics.csv", tracker, folder.record["made_by"], draw)
 
 
 def _keys(observation: ObservationSpec) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from worldmodels.errors import DataError
 from worldmodels.files.atomic import write_json
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.reporting.calibration import calibrate
+from worldmodels.reporting.snapshots import dynamics_snapshot
 from worldmodels.reporting.verdict import CALIBRATION, exceeded_thresholds, in_words
 from worldmodels.runs.integrity import (
     Listed,
@@ -68,7 +70,7 @@ def _learn(context: Context, folder: StageFolder) -> None:
     latents = _latents(context, folder, episodes)
     split = episodes.split(config.validation_fraction, context.config.seed)
     with context.runtime.ranks() as ranks:
-        model, result = _train(context, folder, folder.path, latents, split, ranks)
+        model, result = _train(context, folder, folder.path, latents, split, ranks, 0, episodes)
         table, others = {config.model: result.validation["nll"]}, []
         for member in range(1, config.members):
             path = folder.path / f"member_{member + 1}"
@@ -146,11 +148,13 @@ def _train(
     split: tuple[np.ndarray, np.ndarray],
     ranks: Ranks,
     member: int = 0,
+    shown: EpisodeSet | None = None,
     **other: int,
 ) -> tuple[DynamicsModel, FitResult]:
     """Train one model, with the options `other` instead of the configured ones; see `fit`.
 
-    The `member` of an ensemble, from 0, determines initial weights and order of batches.
+    The `member` of an ensemble, from 0, determines initial weights and order of batches. A tracker
+    gets films of the episodes `shown`.
     """
     config = context.config.rnn
     fabric = context.runtime.fabric()
@@ -167,7 +171,11 @@ def _train(
         "member": member,
         "other": other,
     }
-    with context.tracker(dataclasses.replace(folder, path=path)) as tracker:
+    draw = None
+    if shown is not None:
+        load = partial(load_encoder, context.run.locate("vae") / "vae.safetensors")
+        draw = dynamics_snapshot(load, model, shown, latents, split[1])
+    with context.tracker(dataclasses.replace(folder, path=path), draw) as tracker:
         ranks.call(called)
         return model, fit(task, path, options, fabric, tracker, ranks)
 
