@@ -12,6 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from waiting import wait_for
 from wandb.proto.wandb_internal_pb2 import Record
 
 from worldmodels import trackers
@@ -84,10 +85,8 @@ def wandb_rows(folder: Path) -> list[dict[str, Any]]:
         if left < 7:  # the end of a block is filled with zeros
             position += left
             continue
-        length, kind = (
-            int.from_bytes(content[position + 4 : position + 6], "little"),
-            content[position + 6],
-        )
+        length = int.from_bytes(content[position + 4 : position + 6], "little")
+        kind = content[position + 6]
         pending += content[position + 7 : position + 7 + length]
         position += 7 + length
         if kind in (1, 4):  # whole, or the last part
@@ -108,16 +107,17 @@ def test_wandb_offline_gets_pictures_and_films_in_their_step(tmp_path: Path) -> 
         for step in (3, 6):
             log.log(step, {"validation/loss": 0.5})
             log.show(step)
+    wait_for(lambda: len(wandb_rows(tmp_path)) == 2)  # another process writes the file
     rows = {row["_step"]: row for row in wandb_rows(tmp_path)}
     assert rows.keys() == {3, 6}
     for row in rows.values():
         assert row["validation/loss"] == 0.5
-        assert row["vae/picture"]["_type"] == "image-file"
-        assert row["vae/film"]["_type"] == "video-file"
+        assert row["vae/picture/_type"] == "image-file"
+        assert row["vae/film/_type"] == "video-file"
     (run,) = tmp_path.glob("wandb/offline-run-*")
-    with Image.open(run / "files" / rows[6]["vae/picture"]["path"]) as image:
+    with Image.open(run / "files" / rows[6]["vae/picture/path"]) as image:
         np.testing.assert_array_equal(np.asarray(image), PICTURE[0])
-    with Image.open(run / "files" / rows[6]["vae/film"]["path"]) as film:
+    with Image.open(run / "files" / rows[6]["vae/film/path"]) as film:
         assert getattr(film, "n_frames", 1) == len(FILM)
 
 

@@ -13,7 +13,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from worldmodels.errors import ArtifactError
 from worldmodels.extensions import reason
 from worldmodels.files.atomic import atomic_path, writing
 from worldmodels.files.untrusted import MEGABYTE, printable, read_bytes
+from worldmodels.runs.health import Health, Range
 from worldmodels.runs.integrity import require_made_by
 from worldmodels.system.resources import Gauge
 from worldmodels.system.streams import OUTPUT
@@ -79,6 +80,7 @@ class MetricsLog:
         tracker: receives the metrics too.
         made_by: hash of the configuration and inputs of the stage, a column of the file.
         draw: makes what `show` gives to a tracker that takes pictures; None: nothing.
+        ranges: of figures; the first value outside is pointed out.
 
     `env_steps` is set by a search: steps of its world so far, which the tracker receives too.
     """
@@ -89,11 +91,12 @@ class MetricsLog:
         tracker: Tracker | None = None,
         made_by: str = "",
         draw: Draw | None = None,
+        ranges: Iterable[Range] = (),
     ) -> None:
         self.path = path
         self._tracker, self._draw = tracker, draw
         self._gauge = None if tracker is None else Gauge(GAUGE_SECONDS)
-        self._made_by = made_by
+        self._made_by, self._health = made_by, Health(ranges)
         self.env_steps: int | None = None
         self._pending: list[Row] = []
         self._offset = 0.0
@@ -109,6 +112,8 @@ class MetricsLog:
         """
         seconds = round(self._offset + time.monotonic() - self._started, 3)
         self._pending += [(step, name, value, seconds) for name, value in values.items()]
+        for line in self._health.judge(step, values):
+            say(f"{self.path.parent.name}: {line}")
         if self._gauge is not None:
             more = {HOURS: seconds / 3600, **self._gauge.read()}
             more |= {} if self.env_steps is None else {ENV_STEPS: self.env_steps}
@@ -171,6 +176,7 @@ class MetricsLog:
         """
         require_made_by(self.path, _made_by(self.path), self._made_by)
         rows = [row for row in read_metrics(self.path) if row[0] <= step]
+        self._health.replay(rows)
         self._pending = []
         self._offset = max((row[3] for row in rows), default=0.0)
         self._started = time.monotonic()

@@ -26,6 +26,7 @@ from worldmodels.reporting.calibration import largest_return
 from worldmodels.reporting.records import Record
 from worldmodels.reporting.snapshots import agent_snapshot
 from worldmodels.reporting.verdict import exploitation_begins
+from worldmodels.runs import health
 from worldmodels.runs.integrity import fingerprint_arrays
 from worldmodels.runs.manifests import MANIFEST
 from worldmodels.runs.stage_folder import StageFolder
@@ -84,7 +85,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     workers = partial(context.runtime.pool, world)
     (seed,) = seeds.draw(seeds.Purpose.SELECTION, context.config.seed, count=1)
     draw = agent_snapshot(world.build, encoder, joined.controller, seed, config.max_steps)
-    with context.tracker(folder, draw) as tracker:
+    with context.tracker(folder, draw, health.of_search()) as tracker:
         result = evolve(search, subspace, joined.controller, workers, folder.path, options, tracker)
     encoder = encoder.for_inference()
     # Saved in the type they were used in: bfloat16 halves the size. In the environment the

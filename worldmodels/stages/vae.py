@@ -16,6 +16,7 @@ from worldmodels.errors import DataError
 from worldmodels.models.encoder import Encoder
 from worldmodels.reporting.pictures import reconstructions, save_pictures
 from worldmodels.reporting.snapshots import encoder_snapshot
+from worldmodels.runs import health
 from worldmodels.runs.integrity import Listed, fingerprint_arrays
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
@@ -58,7 +59,7 @@ def _train(context: Context, folder: StageFolder) -> None:
             "like": None if like is None else str(like.resolve()),
         }
         draw = encoder_snapshot(model, episodes, split[1], fabric.device)
-        with context.tracker(folder, draw) as tracker:
+        with context.tracker(folder, draw, health.of_encoder(model.latent_size)) as tracker:
             ranks.call(called)
             result = fit(task, folder.path, options, fabric, tracker, ranks)
     save_encoder(folder.path / "vae.safetensors", model)
