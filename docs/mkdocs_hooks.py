@@ -28,12 +28,15 @@ TOP_LEVEL = {
     "SECURITY.md": "security.md",
 }
 """File of the repository -> page of the site."""
+NOTEBOOK = "notebooks/quickstart.ipynb"
+"""A file of the repository that the site has for download."""
 PLAY = "<!-- shipped -->"
 """Where docs/play.md has links to the pages of the shipped agents."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of `TOP_LEVEL`, with their links rewritten."""
+    """Add the notebook, and the pages of `TOP_LEVEL` with their links rewritten."""
+    files.append(File.generated(config, NOTEBOOK, abs_src_path=str(ROOT / NOTEBOOK)))
     for name, page in TOP_LEVEL.items():
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
         files.append(File.generated(config, page, content=_linked(text, "")))
@@ -41,7 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Turn the links of a page of ``docs/`` to files of `TOP_LEVEL` into links to their pages."""
+    """Turn the links of a page of ``docs/`` to files outside into links within the site."""
     if PLAY in markdown and _playable():
         names = [name.partition("/")[2] for name in agents()]
         links = ", ".join(f'<a href="play/{name}/index.html">{name}</a>' for name in names)
@@ -68,6 +71,6 @@ def _playable() -> bool:
 
 
 def _linked(text: str, folder: str) -> str:
-    for name, page in TOP_LEVEL.items():
+    for name, page in (*TOP_LEVEL.items(), (NOTEBOOK, NOTEBOOK)):
         text = re.sub(rf"\]\({re.escape(folder + name)}(?=[)#])", f"]({page}", text)
     return text

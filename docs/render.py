@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import clusters
+import figures
 import frames
 import models
 import places
@@ -47,6 +48,7 @@ PAGES = (
     DOCS / "concepts.md",
     DOCS / "configuration.md",
     DOCS / "elsewhere.md",
+    DOCS / "follow.md",
     DOCS / "index.md",
     DOCS / "plan.md",
     DOCS / "play.md",
@@ -119,6 +121,8 @@ def regions() -> dict[str, str]:
     planned = [read_json(path) for path in sorted(RESULTS.glob("plan-*.json"))]
     written |= {"keys": tables.keys(), "presets": tables.presets(), "plans": plans.plans(planned)}
     written["took"] = plans.took(planned)
+    recorded = {name: _result(name) for names in figures.RUNS.values() for name in names}
+    written["figures"] = figures.figures(recorded)
     written["headline"] = tables.headline(*headline)
     return written | tables.studies([run for study in studies for run in study["runs"]])
 

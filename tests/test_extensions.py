@@ -77,8 +77,10 @@ def test_a_tracker_of_another_package_receives_the_metrics(
     tracker = trackers.start(logger, tmp_path / "vae", "mine/vae", {"seed": 3})
     with MetricsLog(tmp_path / "vae/metrics.csv", tracker) as log:
         log.log(2, {"loss": 0.5})
-    lines = [json.loads(line) for line in (tmp_path / "vae/log").read_text().splitlines()]
-    assert lines == [{"run": "mine/vae", "seed": 3}, {"step": 2, "loss": 0.5}]
+    begun, line = map(json.loads, (tmp_path / "vae/log").read_text().splitlines())
+    assert begun == {"run": "mine/vae", "seed": 3}
+    assert 0 <= line.pop("progress/hours") < line.pop("system/memory_gb")
+    assert line == {"step": 2, "loss": 0.5}
     assert [row[:3] for row in read_metrics(tmp_path / "vae/metrics.csv")] == [(2, "loss", 0.5)]
 
 

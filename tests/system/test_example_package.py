@@ -25,6 +25,11 @@ METRICS = {
     "rnn": "validation/nll",
     "controller": "fitness/mean",
 }
+PICTURES = {
+    "vae": "vae-reconstructions",
+    "rnn": "rnn-open_loop",
+    "controller": "controller-episode",
+}
 FRAMES = """
 import sys
 from pathlib import Path
@@ -75,6 +80,7 @@ def test_every_part_is_used_by_every_stage(site: Path, tmp_path: Path) -> None:
     for stage, metric in METRICS.items():
         lines = [json.loads(line) for line in (run / stage / "log.jsonl").read_text().splitlines()]
         assert any(metric in line for line in lines), lines
+        assert [*(run / stage).glob(f"{PICTURES[stage]}-*.png")]
     shown = [sys.executable, "-c", FRAMES, str(run / "controller/agent")]
     assert subprocess.check_output(shown, text=True).strip() == "(2, 32, 32, 3)"
     other = ("stage=evaluate", f"model={run / 'controller/agent'}", "run=other", "env.size=64")

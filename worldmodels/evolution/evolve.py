@@ -321,7 +321,7 @@ class _Loop:
     def _tell(self, scores: np.ndarray) -> None:
         """Update the search; with `final_sigma`, set the step size for the steps taken."""
         self.search.tell(scores)
-        options = self.options
+        self.tracker.env_steps, options = self.steps, self.options
         if options.final_sigma is not None and options.total_steps is not None:
             spent = min(1.0, self.steps / options.total_steps)
             self.search.set_sigma(options.sigma * (options.final_sigma / options.sigma) ** spent)
@@ -379,6 +379,7 @@ class _Loop:
             f" {scores[1]:.1f} (its best candidate) on {len(drawn)} selection seeds"
             f"{self.exploitation.in_words()}"
         )
+        self.tracker.show(number + 1, finalists[better])
 
 
 class _StepProgress:

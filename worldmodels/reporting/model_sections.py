@@ -15,11 +15,11 @@ from markupsafe import Markup
 
 from worldmodels.config.sections import CalibrationConfig
 from worldmodels.errors import ArtifactError
+from worldmodels.files.images import png
 from worldmodels.reporting.calibration import BEFORE, Calibration
 from worldmodels.reporting.charts import Chart, draw
 from worldmodels.reporting.media import PNG, data_url
 from worldmodels.reporting.open_loop import OpenLoopResult, OpenLoopRollout
-from worldmodels.reporting.pictures import png
 from worldmodels.reporting.records import read_record, read_scores
 from worldmodels.reporting.scores import AGENT_IN_DREAM, DreamTrained, temperature_rows
 from worldmodels.reporting.verdict import exceeded_thresholds, failures_in_words

@@ -12,6 +12,7 @@ from pathlib import Path
 import jinja2
 
 from worldmodels.config.sections import CalibrationConfig
+from worldmodels.files.images import png
 from worldmodels.files.untrusted import printable
 from worldmodels.reporting.charts import Chart, Drawn, draw
 from worldmodels.reporting.comparison import COMPARISON_HEADER, compare_runs
@@ -29,7 +30,7 @@ from worldmodels.reporting.model_sections import (
     temperature_section,
 )
 from worldmodels.reporting.open_loop import OpenLoopResult
-from worldmodels.reporting.pictures import EpisodeComparison, png
+from worldmodels.reporting.pictures import EpisodeComparison
 from worldmodels.reporting.records import Record, read_record, read_scores
 from worldmodels.reporting.scores import (
     PAPER_SCORES,

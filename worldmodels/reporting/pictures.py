@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from worldmodels.data.clips import clips, read_clip
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents
 from worldmodels.files.atomic import atomic_path
+from worldmodels.files.images import png
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder, to_frames, to_input
 from worldmodels.models.features import FeatureSpec
@@ -28,25 +28,16 @@ _BATCH = 256
 """Frames that are encoded at once."""
 
 
-def png(image: np.ndarray, quickly: bool = False) -> bytes:
-    """An image, uint8 (height, width, 3) or with alpha (height, width, 4), as PNG.
-
-    Args:
-        image: the pixels.
-        quickly: in about a tenth of the time; the file is larger by a third or so.
-    """
-    buffer = io.BytesIO()
-    if quickly:
-        Image.fromarray(image).save(buffer, format="PNG", compress_level=1)
-    else:
-        Image.fromarray(image).save(buffer, format="PNG", optimize=True)
-    return buffer.getvalue()
-
-
 def save_picture(path: Path, image: np.ndarray) -> None:
     """Write an image, uint8 (height, width, 3 or 4), as PNG, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(png(image))
+
+
+def save_pictures(folder: Path, images: Mapping[str, np.ndarray]) -> None:
+    """Write each image as ``<name>.png`` in `folder`; see `save_picture`."""
+    for name, image in images.items():
+        save_picture(folder / f"{name}.png", image)
 
 
 def image_grid(*rows: np.ndarray) -> np.ndarray:
@@ -68,20 +59,15 @@ def image_grid(*rows: np.ndarray) -> np.ndarray:
 
 
 @torch.inference_mode()
-def save_reconstructions(
-    folder: Path,
-    model: Encoder,
-    episodes: EpisodeSet,
-    validation_indices: np.ndarray,
-    device: torch.device,
-) -> None:
-    """Write two pictures of what the VAE has learned.
+def reconstructions(
+    model: Encoder, episodes: EpisodeSet, validation_indices: np.ndarray, device: torch.device
+) -> dict[str, np.ndarray]:
+    """Two pictures of what the VAE has learned, as from `image_grid`.
 
-    ``reconstructions.png`` has validation frames above their reconstructions, and
-    ``prior_samples.png`` frames decoded from z ~ N(0, I), drawn from a fixed seed.
+    ``reconstructions`` has validation frames above their reconstructions, and ``prior_samples``
+    frames decoded from z ~ N(0, I), drawn from a fixed seed.
 
     Args:
-        folder: where they are written.
         model: VAE; it is left on `device` and in evaluation mode.
         episodes: recorded episodes.
         validation_indices: (n,) numbers of the episodes to take frames from, n at least 1.
@@ -97,11 +83,12 @@ def save_reconstructions(
     taken = np.concatenate(found)
     shown = taken if model.clip_length == 1 else taken[:, -1]  # (columns, height, width, 3)
     mean = model.encode(to_input(torch.from_numpy(taken).to(device))).mean
-    save_picture(folder / "reconstructions.png", image_grid(shown, decode(model, mean)))
     noise = EpisodeNoise(range(2 * COLUMNS), 0, device).normal(0, model.latent_size)
     samples = decode(model, noise)
-    picture = image_grid(samples[:COLUMNS], samples[COLUMNS:])
-    save_picture(folder / "prior_samples.png", picture)
+    return {
+        "reconstructions": image_grid(shown, decode(model, mean)),
+        "prior_samples": image_grid(samples[:COLUMNS], samples[COLUMNS:]),
+    }
 
 
 def contact_sheet(episodes: EpisodeSet, rows: int = 6) -> np.ndarray:

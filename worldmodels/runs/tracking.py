@@ -13,11 +13,12 @@ import io
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -34,9 +35,11 @@ from worldmodels.errors import ArtifactError
 from worldmodels.extensions import reason
 from worldmodels.files.atomic import atomic_path, writing
 from worldmodels.files.untrusted import MEGABYTE, printable, read_bytes
+from worldmodels.runs.health import Health, Range
 from worldmodels.runs.integrity import require_made_by
+from worldmodels.system.resources import Gauge
 from worldmodels.system.streams import OUTPUT
-from worldmodels.trackers import Tracker
+from worldmodels.trackers import ENV_STEPS, HOURS, PictureTracker, Tracker
 
 
 class _Console(Console):
@@ -61,6 +64,10 @@ COLUMNS = ("step", "name", "value", "seconds", "made_by")
 METRICS_BYTES = 256 * MEGABYTE
 Row = tuple[int, str, float, float]
 """Of a metrics file: step, name, value, seconds of work up to then."""
+Draw = Callable[..., Mapping[str, np.ndarray]]
+"""Makes the pictures and films of a state of training, by name; see `PictureTracker`."""
+GAUGE_SECONDS = 10.0
+"""Least time between two readings of memory and device use for a tracker."""
 
 
 class MetricsLog:
@@ -72,18 +79,32 @@ class MetricsLog:
         path: of the CSV file.
         tracker: receives the metrics too.
         made_by: hash of the configuration and inputs of the stage, a column of the file.
+        draw: makes what `show` gives to a tracker that takes pictures; None: nothing.
+        ranges: of figures; the first value outside is pointed out.
+
+    `env_steps` is set by a search: steps of its world so far, which the tracker receives too.
     """
 
-    def __init__(self, path: Path, tracker: Tracker | None = None, made_by: str = "") -> None:
+    def __init__(
+        self,
+        path: Path,
+        tracker: Tracker | None = None,
+        made_by: str = "",
+        draw: Draw | None = None,
+        ranges: Iterable[Range] = (),
+    ) -> None:
         self.path = path
-        self._tracker = tracker
-        self._made_by = made_by
+        self._tracker, self._draw = tracker, draw
+        self._gauge = None if tracker is None else Gauge(GAUGE_SECONDS)
+        self._made_by, self._health = made_by, Health(ranges)
+        self.env_steps: int | None = None
         self._pending: list[Row] = []
         self._offset = 0.0
         self._started = time.monotonic()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record metrics in memory until `flush`; the tracker gets them at once.
+        """Record metrics in memory until `flush`; the tracker gets them at once, and with them the
+        hours of work and, at intervals, memory and device use.
 
         Args:
             step: optimiser step of a training, or generation of a search, from 1.
@@ -91,7 +112,40 @@ class MetricsLog:
         """
         seconds = round(self._offset + time.monotonic() - self._started, 3)
         self._pending += [(step, name, value, seconds) for name, value in values.items()]
-        self._forward(lambda tracker: tracker.log(step, values))
+        for line in self._health.judge(step, values):
+            say(f"{self.path.parent.name}: {line}")
+        if self._gauge is not None:
+            more = {HOURS: seconds / 3600, **self._gauge.read()}
+            more |= {} if self.env_steps is None else {ENV_STEPS: self.env_steps}
+            self._forward(lambda tracker: tracker.log(step, {**values, **more}))
+
+    def show(self, step: int, *state: Any) -> None:
+        """Give the tracker the pictures of the present state, if it takes any.
+
+        Call it after the step is saved: then no picture is given twice when a stage is resumed.
+
+        Args:
+            step: as in `log`.
+            state: arguments of `draw`.
+        """
+        tracker = self._tracker
+        if self._draw is None or not isinstance(tracker, PictureTracker):
+            return
+        try:
+            pictures = self._draw(*state)
+        except Exception as error:  # such as too little memory: the training has enough without
+            self._draw = None
+            logging.getLogger(__name__).warning(
+                "logger.name: pictures cannot be made (%s); the tracker gets no more of them",
+                reason(error),
+            )
+            return
+
+        def give(_: Tracker) -> None:
+            for name, frames in pictures.items():
+                tracker.show(step, name, frames)
+
+        self._forward(give)
 
     def flush(self) -> None:
         """Append the recorded metrics to the file.
@@ -122,6 +176,7 @@ class MetricsLog:
         """
         require_made_by(self.path, _made_by(self.path), self._made_by)
         rows = [row for row in read_metrics(self.path) if row[0] <= step]
+        self._health.replay(rows)
         self._pending = []
         self._offset = max((row[3] for row in rows), default=0.0)
         self._started = time.monotonic()
@@ -145,7 +200,7 @@ class MetricsLog:
         try:
             call(self._tracker)
         except Exception as error:  # of other packages: a server that is gone, a full disk
-            self._tracker = None
+            self._tracker = self._gauge = None
             logging.getLogger(__name__).warning(
                 "logger.name: the tracker failed (%s); metrics are written to %s only",
                 reason(error),

@@ -16,6 +16,7 @@ from worldmodels.errors import ConfigError
 from worldmodels.runs.tracking import say
 from worldmodels.stages import controller, rnn, rollouts, vae
 from worldmodels.stages.context import Context
+from worldmodels.stages.sequence import in_order
 
 
 def run(context: Context) -> None:
@@ -28,5 +29,4 @@ def run(context: Context) -> None:
         )
     say(f"bootstrap: a shorter run first ({bootstrap.root})")
     shorter = Context(bootstrap_config(context.config), bootstrap)
-    for stage in (rollouts, vae, rnn, controller):
-        stage.run(shorter)
+    in_order(shorter, rollouts, vae, rnn, controller)

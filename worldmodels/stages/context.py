@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,9 @@ from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
 from worldmodels.runs.artifacts import Run
+from worldmodels.runs.health import Range
 from worldmodels.runs.stage_folder import StageFolder
-from worldmodels.runs.tracking import MetricsLog, say
+from worldmodels.runs.tracking import Draw, MetricsLog, say
 from worldmodels.stages.inputs import Inputs, check_features
 from worldmodels.stages.runtime import Runtime
 from worldmodels.system.devices import choose_device
@@ -133,11 +135,20 @@ class Context:
             say(f"{stage}: done before ({folder.path}, {folder.record['fingerprint']})")
         return folder
 
-    def tracker(self, folder: StageFolder) -> MetricsLog:
-        """The metrics of a stage, written in its folder and sent to the configured tracker."""
+    def tracker(
+        self, folder: StageFolder, draw: Draw | None = None, ranges: Iterable[Range] = ()
+    ) -> MetricsLog:
+        """The metrics of a stage, written in its folder and sent to the configured tracker.
+
+        Args:
+            folder: of the stage.
+            draw: makes its pictures; see `MetricsLog`.
+            ranges: of its figures.
+        """
         name = f"{self.run.root.name}/{folder.stage}"
         tracker = trackers.start(self.config.logger, folder.path, name, folder.record)
-        return MetricsLog(folder.path / "metrics.csv", tracker, folder.record["made_by"])
+        made_by = folder.record["made_by"]
+        return MetricsLog(folder.path / "metrics.csv", tracker, made_by, draw, ranges)
 
 
 def _keys(observation: ObservationSpec) -> str:

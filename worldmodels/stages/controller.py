@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from worldmodels import seeds
 from worldmodels.agents.folder import Agent, AgentConfig, read_agent, write_agent
 from worldmodels.agents.model_files import load_encoder, load_first_latents, load_members
 from worldmodels.config.choices import HiddenChoice, LatentChoice, MemberSampling, WorldKind
@@ -23,7 +24,9 @@ from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.features import FeatureSpec
 from worldmodels.reporting.calibration import largest_return
 from worldmodels.reporting.records import Record
+from worldmodels.reporting.snapshots import agent_snapshot
 from worldmodels.reporting.verdict import exploitation_begins
+from worldmodels.runs import health
 from worldmodels.runs.integrity import fingerprint_arrays
 from worldmodels.runs.manifests import MANIFEST
 from worldmodels.runs.stage_folder import StageFolder
@@ -78,8 +81,11 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     )
     best = _recorded_best(context, models, dynamics)
     options = _options(context, folder.record["made_by"], best)
-    workers = partial(context.runtime.pool, _world_spec(context, models, joined.features))
-    with context.tracker(folder) as tracker:
+    world = _world_spec(context, models, joined.features)
+    workers = partial(context.runtime.pool, world)
+    (seed,) = seeds.draw(seeds.Purpose.SELECTION, context.config.seed, count=1)
+    draw = agent_snapshot(world.build, encoder, joined.controller, seed, config.max_steps)
+    with context.tracker(folder, draw, health.of_search()) as tracker:
         result = evolve(search, subspace, joined.controller, workers, folder.path, options, tracker)
     encoder = encoder.for_inference()
     # Saved in the type they were used in: bfloat16 halves the size. In the environment the

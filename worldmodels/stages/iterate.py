@@ -24,6 +24,7 @@ from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import console, say
 from worldmodels.stages import controller, evaluate, report, rnn, rollouts, vae
 from worldmodels.stages.context import Context
+from worldmodels.stages.sequence import in_order
 
 
 def run(context: Context) -> None:
@@ -44,8 +45,7 @@ def run(context: Context) -> None:
         this = Run(root, base, context.run.name, made_by="iterate")
         say(f"iterate: round {number} of {config.iterate.rounds} ({this.root})")
         stage = Context(rounds, this, None if earlier else context.published, earlier)
-        for part in (rollouts, vae, rnn, controller, evaluate, report):
-            part.run(stage)
+        in_order(stage, rollouts, vae, rnn, controller, evaluate, report)
         earlier = (*earlier, this)
         entries.append(round_record(this, entries, config.calibration))
         say(f"iterate: {round_in_words(entries[-1])}")

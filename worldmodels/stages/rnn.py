@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ import torch
 from worldmodels import seeds
 from worldmodels.agents.model_files import load_dynamics, load_encoder, save_dynamics
 from worldmodels.agents.registry import build_dynamics
+from worldmodels.config.choices import LatentChoice
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
@@ -22,7 +24,9 @@ from worldmodels.errors import DataError
 from worldmodels.files.atomic import write_json
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.reporting.calibration import calibrate
+from worldmodels.reporting.snapshots import dynamics_snapshot
 from worldmodels.reporting.verdict import CALIBRATION, exceeded_thresholds, in_words
+from worldmodels.runs import health
 from worldmodels.runs.integrity import (
     Listed,
     fingerprint_arrays,
@@ -31,7 +35,7 @@ from worldmodels.runs.integrity import (
     verified,
 )
 from worldmodels.runs.stage_folder import StageFolder
-from worldmodels.runs.tracking import say
+from worldmodels.runs.tracking import Draw, say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import check_frames
 from worldmodels.stages.runtime import Runtime
@@ -67,8 +71,13 @@ def _learn(context: Context, folder: StageFolder) -> None:
     episodes = context.inputs.episodes()
     latents = _latents(context, folder, episodes)
     split = episodes.split(config.validation_fraction, context.config.seed)
+    copy_last = None
+    if config.baselines:
+        sampled = config.latent is LatentChoice.sampled
+        copy_last = copy_baseline_nll(latents, *split, sampled)
+    followed = _Followed(episodes, copy_last)
     with context.runtime.ranks() as ranks:
-        model, result = _train(context, folder, folder.path, latents, split, ranks)
+        model, result = _train(context, folder, folder.path, latents, split, ranks, 0, followed)
         table, others = {config.model: result.validation["nll"]}, []
         for member in range(1, config.members):
             path = folder.path / f"member_{member + 1}"
@@ -79,8 +88,8 @@ def _learn(context: Context, folder: StageFolder) -> None:
             path = folder.path / "single_gaussian"
             _, single = _train(context, folder, path, latents, split, ranks, 0, mixtures=1)
             table["single_gaussian"] = single.validation["nll"]
-    if config.baselines:
-        table["copy_last"] = copy_baseline_nll(latents, *split, model.sampled)
+    if copy_last is not None:
+        table["copy_last"] = copy_last
     starts = latents.first_latents(np.flatnonzero(~episodes.branches))
     save_dynamics(folder.path / "rnn.safetensors", model, starts, others)
     tensors = dict(model.state_dict())
@@ -138,6 +147,18 @@ def _latents(context: Context, folder: StageFolder, episodes: EpisodeSet) -> Lat
     return LatentSet(file._replace(sha256=folder.record["files"][path.name]))
 
 
+class _Followed(NamedTuple):
+    """What is shown and judged while a model is trained.
+
+    Args:
+        episodes: recorded ones, for a tracker's films.
+        copy_last: likelihood of that baseline, nats per dimension; None without baselines.
+    """
+
+    episodes: EpisodeSet
+    copy_last: float | None
+
+
 def _train(
     context: Context,
     folder: StageFolder,
@@ -146,6 +167,7 @@ def _train(
     split: tuple[np.ndarray, np.ndarray],
     ranks: Ranks,
     member: int = 0,
+    followed: _Followed | None = None,
     **other: int,
 ) -> tuple[DynamicsModel, FitResult]:
     """Train one model, with the options `other` instead of the configured ones; see `fit`.
@@ -167,7 +189,15 @@ def _train(
         "member": member,
         "other": other,
     }
-    with context.tracker(dataclasses.replace(folder, path=path)) as tracker:
+    draw: Draw | None = None
+    ranges: tuple[health.Range, ...] = ()
+    if followed is not None:
+        load = partial(load_encoder, context.run.locate("vae") / "vae.safetensors")
+        draw = dynamics_snapshot(load, model, followed.episodes, latents, split[1])
+        if followed.copy_last is not None:
+            steps = sum(task.steps(epoch) for epoch in range(config.epochs))
+            ranges = health.of_dynamics(followed.copy_last, steps)
+    with context.tracker(dataclasses.replace(folder, path=path), draw, ranges) as tracker:
         ranks.call(called)
         return model, fit(task, path, options, fabric, tracker, ranks)
 

@@ -14,7 +14,9 @@ from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import DataError
 from worldmodels.models.encoder import Encoder
-from worldmodels.reporting.pictures import save_reconstructions
+from worldmodels.reporting.pictures import reconstructions, save_pictures
+from worldmodels.reporting.snapshots import encoder_snapshot
+from worldmodels.runs import health
 from worldmodels.runs.integrity import Listed, fingerprint_arrays
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
@@ -56,11 +58,13 @@ def _train(context: Context, folder: StageFolder) -> None:
             "episodes": episodes.fingerprint,
             "like": None if like is None else str(like.resolve()),
         }
-        with context.tracker(folder) as tracker:
+        draw = encoder_snapshot(model, episodes, split[1], fabric.device)
+        with context.tracker(folder, draw, health.of_encoder(model.latent_size)) as tracker:
             ranks.call(called)
             result = fit(task, folder.path, options, fabric, tracker, ranks)
     save_encoder(folder.path / "vae.safetensors", model)
-    save_reconstructions(folder.path, model, episodes, split[1], context.runtime.device)
+    images = reconstructions(model, episodes, split[1], context.runtime.device)
+    save_pictures(folder.path, images)
     folder.finish(
         fingerprint_arrays({k: v.cpu().numpy() for k, v in model.state_dict().items()}),
         result.rates,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import sys
 import threading
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from worldmodels.system.spent import reset_worker_peak, spent, worker_peak
 
@@ -56,6 +59,47 @@ class Meter:
                 sampled = [round(total - self._gpu_before[0], 3), count - self._gpu_before[1]]
                 used["gpu_samples"] = sampled
         return used
+
+
+class Gauge:
+    """Present use of memory and devices by this process and its workers.
+
+    Args:
+        seconds: least time between two readings.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._pause, self._read = seconds, -math.inf
+        self._process, self._gpu = psutil.Process(), _gpu_sampler()
+        self._cpu = self._gpu_before = (0.0, 0.0)
+
+    def read(self) -> dict[str, float]:
+        """``system/memory_gb`` and, from the second reading on, ``system/cpu_cores``, the mean
+        number of busy cores since the last one; on a GPU ``system/gpu_memory_gb`` and
+        ``system/gpu_share``. Empty where the last reading is not long ago.
+        """
+        now = time.monotonic()
+        if now - self._read < self._pause:
+            return {}
+        self._read = now
+        memory, cpu = 0, 0.0
+        for process in (self._process, *self._process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):  # one that has ended
+                memory += process.memory_info().rss
+                times = process.cpu_times()
+                cpu += times.user + times.system
+        values = {"system/memory_gb": memory / 1e9}
+        before, self._cpu = self._cpu, (now, cpu)
+        if before[0]:  # below 0 where a worker has ended meanwhile
+            values["system/cpu_cores"] = max(0.0, (cpu - before[1]) / (now - before[0]))
+        if (cuda := _cuda()) is not None:
+            values["system/gpu_memory_gb"] = cuda.memory_allocated() / 1e9
+        if self._gpu is not None:
+            (total, count), earlier = self._gpu.total, self._gpu_before
+            self._gpu_before = (total, count)
+            if count > earlier[1]:
+                values["system/gpu_share"] = (total - earlier[0]) / (count - earlier[1])
+        return values
 
 
 class Sampler:

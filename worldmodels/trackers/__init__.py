@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
 
 from worldmodels import extensions
 from worldmodels.config.schema import plain
@@ -20,6 +22,12 @@ from worldmodels.errors import ConfigError
 
 NONE = "csv"
 """The name that chooses no tracker: ``metrics.csv`` alone, which is always written."""
+ENV_STEPS = "progress/env_steps"
+"""Steps of the world of a search so far, without those of evaluations; for trackers only."""
+HOURS = "progress/hours"
+"""Hours of work of the stage so far; for trackers only."""
+FRAMES_PER_SECOND = 10
+"""Of the films that a `PictureTracker` receives."""
 
 
 class Tracker(Protocol):
@@ -54,6 +62,25 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Write what is pending. Called once, also when the stage fails or is stopped."""
+        ...
+
+
+@runtime_checkable
+class PictureTracker(Tracker, Protocol):
+    """A tracker that receives pictures and films too. For any other, none are made."""
+
+    def show(self, step: int, name: str, frames: np.ndarray) -> None:
+        """Record a picture or a film. An exception is handled as one of `log`.
+
+        It is called when the step is saved, so a stage that was killed and resumed gives no picture
+        twice; one that is killed in this moment never gives it.
+
+        Args:
+            step: as in `log`, whose metrics of this step came before.
+            name: of the form ``vae/reconstructions``, the same at every step.
+            frames: uint8 (frames, height, width, 3): a picture where there is one frame, else a
+                film of `FRAMES_PER_SECOND`.
+        """
         ...
 
 

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import tensorboard  # noqa: F401  (torch's module does not say which package it lacks)
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from worldmodels.trackers import Tracker
+from worldmodels.files.images import gif, png
+from worldmodels.trackers import ENV_STEPS, FRAMES_PER_SECOND, PictureTracker
+
+_AGAINST_STEPS = ("fitness/", "selection/")
 
 
 @dataclass
@@ -19,7 +24,11 @@ class TensorBoardOptions:
 
 
 class TensorBoardTracker:
-    """Writes scalars. Its arguments are those of every `Tracker`."""
+    """Writes scalars, pictures, and films as animated GIFs.
+
+    The scores of a search are written a second time, as ``env_steps/<name>``, against the steps of
+    its world. The arguments are those of every `Tracker`.
+    """
 
     Options: ClassVar[type] = TensorBoardOptions
 
@@ -30,10 +39,25 @@ class TensorBoardTracker:
         """Add one scalar for each value."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
+            if ENV_STEPS in values and name.startswith(_AGAINST_STEPS):
+                self._writer.add_scalar(f"env_steps/{name}", value, int(values[ENV_STEPS]))
+
+    def show(self, step: int, name: str, frames: np.ndarray) -> None:
+        """Add a picture or a film, and write it at once: it is not given again."""
+        film = len(frames) > 1
+        content = gif(frames, FRAMES_PER_SECOND) if film else png(frames[0], quickly=True)
+        _, height, width, _ = frames.shape
+        image = Summary.Image(
+            height=height, width=width, colorspace=3, encoded_image_string=content
+        )
+        # SummaryWriter's own method for films needs moviepy, to the same content.
+        value = Summary.Value(tag=name, image=image)
+        self._writer.file_writer.add_summary(Summary(value=[value]), step)
+        self._writer.flush()
 
     def close(self) -> None:
         """Write what is pending."""
         self._writer.close()
 
 
-TRACKER: type[Tracker] = TensorBoardTracker
+TRACKER: type[PictureTracker] = TensorBoardTracker

@@ -165,6 +165,8 @@ class _Loop:
                 self._validate()
                 self.epoch, self.batch, self.carry = self.epoch + 1, 0, None
                 self._save()
+                if self.tracker is not None:
+                    self.tracker.show(self.step)
             if self.options.epochs == 0:  # an untrained model, to compare with
                 self._validate()
         if self.ranks.first:

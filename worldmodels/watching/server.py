@@ -23,8 +23,8 @@ import numpy as np
 
 from worldmodels.export.server import FileHandler, LocalServer
 from worldmodels.export.web import PAGE as PLAY_PAGE
+from worldmodels.files.images import png
 from worldmodels.reporting.media import PNG, data_url
-from worldmodels.reporting.pictures import png
 from worldmodels.watching.session import Driver, Session, View
 
 PAGE = Path(__file__).parent / "page"
