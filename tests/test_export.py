@@ -24,6 +24,7 @@ from worldmodels.export.graphs import graphs_of
 from worldmodels.export.onnx_files import TOLERANCE, write_graph
 from worldmodels.files import weights
 from worldmodels.files.atomic import read_json
+from worldmodels.files.caches import cache_folder
 from worldmodels.models.dynamics import State
 from worldmodels.models.mdnrnn import MDNRNN
 
@@ -156,7 +157,7 @@ def cache(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CALLS", str(commands.calls_file))
     monkeypatch.setenv("PATH", commands.env["PATH"])
-    return onnxruntime_web.cache_folder()
+    return cache_folder(f"onnxruntime-web-{onnxruntime_web.VERSION}")
 
 
 def test_without_npm_the_line_says_what_to_do(

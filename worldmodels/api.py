@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 
 from worldmodels import seeds
 from worldmodels.agents.folder import AgentConfig, read_agent
+from worldmodels.agents.hub import require_agent
 from worldmodels.config import shipped
 from worldmodels.config.choices import Engine, MemberSampling
 from worldmodels.config.environments import env_spec, find_env
@@ -65,16 +66,17 @@ def load_agent(name: str | Path, device: str = "cpu", seed: int = 0) -> AgentPol
     """Read a trained agent, to act in its environment.
 
     Args:
-        name: folder of an agent, or of a stage ``controller``; or an agent that is shipped, as
-            ``pretrained/carracing``.
+        name: folder of an agent, or of a stage ``controller``; an agent that is shipped, as
+            ``pretrained/carracing``; or one on the Hugging Face Hub, ``hf://owner/name@revision``,
+            where without a revision the newest commit is taken.
         device: of the models: "cpu", "cuda", "mps", or "auto" for a GPU where there is one.
         seed: of the random draws of an agent that samples its latents.
 
     Raises:
-        ConfigError: there is no agent, or no such device.
+        ConfigError: there is no agent, or no such device, or the Hub cannot be reached.
         ArtifactError: a file of the agent is missing or damaged, or does not fit the others.
     """
-    folder = shipped.require_agent("agent", str(name))
+    folder = require_agent("agent", str(name))
     return AgentPolicy(read_agent(folder), folder, choose_device(device), seed)
 
 
@@ -165,7 +167,7 @@ def make_dream(
         ConfigError: there is no agent, no such device, or an argument is out of range.
         ArtifactError: a file of the agent is missing or damaged, or does not fit the others.
     """
-    folder = shipped.require_agent("agent", str(agent))
+    folder = require_agent("agent", str(agent))
     trained, chosen = read_agent(folder), choose_device(device)
     config = trained.config
     if max_steps is None:

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from shutil import which
 
 from worldmodels import trackers
-from worldmodels.config.choices import Backend, Display, Engine, Stage
+from worldmodels.config.choices import Backend, Display, Engine, Format, Stage
+from worldmodels.config.hubs import is_hub
 from worldmodels.config.schema import Config, parts
 from worldmodels.config.stores import MODULES, protocol
 from worldmodels.errors import ConfigError, install
@@ -18,6 +19,7 @@ EXTRAS = {
     "gcsfs": "gcs",
     "s3fs": "s3",
     "grpc": "ray",
+    "huggingface_hub": "hub",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
@@ -32,6 +34,8 @@ PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "pygame": "pygame", "wandb": "wa
 """The package that has a module, of those that every installation should have."""
 
 EXPORTING = (Stage.export, Stage.play)
+GRAPHS = (Format.onnx, Format.web)
+"""Of `stage=export`, those that have an agent's ONNX graphs."""
 WITHOUT_ENV = (Stage.vae, Stage.rnn, Stage.inspect, Stage.report, *EXPORTING)
 EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate, Stage.plan)
 _LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.bootstrap, Stage.all, Stage.iterate)
@@ -44,8 +48,7 @@ def check(config: Config) -> None:
     """
     for part in parts(config):
         for key, module in _needed(part):
-            if find_spec(module) is None:
-                raise _missing(key, module)
+            require(key, module)
         if part.stage in _LOGGING:
             try:
                 trackers.check(part.logger)
@@ -53,6 +56,12 @@ def check(config: Config) -> None:
                 raise _missing(f"logger={part.logger.name}", str(error.name)) from error
     if config.stage in EVALUATING and config.evaluate.video:
         _check_ffmpeg()
+
+
+def require(key: str, module: str) -> None:
+    """Raise `ConfigError` if a module, which `key` needs, is not installed."""
+    if find_spec(module) is None:
+        raise _missing(key, module)
 
 
 def _missing(key: str, module: str) -> ConfigError:
@@ -90,6 +99,9 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
         module = None if url is None else MODULES[protocol(key, url)]
         if module is not None:
             yield f"{key}={url}", module
+    for key, name in (("model", config.model), ("base", config.base)):
+        if name is not None and is_hub(name):
+            yield f"{key}={name}", "huggingface_hub"
     if stage not in WITHOUT_ENV:
         module = env.id.partition(":")[0].partition(".")[0]
         if ":" in env.id and module:
@@ -99,7 +111,7 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
         if config.workers.backend is Backend.ray:
             yield "workers=ray", "ray"
             yield "workers=ray", "grpc"
-    if stage in EXPORTING:
+    if stage is Stage.play or (stage is Stage.export and config.format in GRAPHS):
         for module in ("onnx", "onnxscript", "onnxruntime"):
             yield f"stage={stage.name}", module
     if stage in EVALUATING and config.evaluate.engine is Engine.envpool:

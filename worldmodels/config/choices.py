@@ -142,8 +142,9 @@ class LoggerMode(Enum):
     disabled = "disabled"
 
 
-class ExportFormat(Enum):
-    """Forms in which an agent is exported."""
+class Format(Enum):
+    """What stage=export writes."""
 
     onnx = "onnx"
     web = "web"
+    huggingface = "huggingface"

@@ -14,6 +14,7 @@ from typing import Any
 
 from worldmodels import seeds
 from worldmodels.config.choices import ActionSource, Backend, Features, Stage, WorldKind
+from worldmodels.config.hubs import hub_address, is_hub
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.schema import Config, bootstrap_config, flat, unknown
 from worldmodels.config.sections import ControllerConfig
@@ -51,6 +52,9 @@ def check(config: Config) -> None:
     for key, url in (("store", config.store), ("resume", config.resume)):
         if url is not None:
             protocol(key, url)
+    for key, name in (("model", config.model), ("base", config.base)):
+        if name is not None and is_hub(name):
+            hub_address(key, name)
     if Path(config.env.name).name != config.env.name:
         raise ConfigError(f"env.name={config.env.name}: choose a name for folders")
     if config.env.squash is not None and len(config.env.squash) not in ACTIONS:

@@ -15,7 +15,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from worldmodels.config.choices import Device, Display, ExportFormat, Stage
+from worldmodels.config.choices import Device, Display, Format, Stage
 from worldmodels.config.keys import number
 from worldmodels.config.renames import renamed
 from worldmodels.config.sections import (
@@ -61,9 +61,11 @@ class Config:
     """X display of an environment that needs one: auto starts Xvfb where $DISPLAY is unset, xvfb
     always, forward uses $DISPLAY, where stage=watch then opens a window, none draws without."""
     model: str | None = None
-    """Folder of the trained agent that stage=evaluate, watch, export and play use."""
-    format: ExportFormat = ExportFormat.onnx
-    """What stage=export writes: onnx, graphs for ONNX Runtime; web, a page that runs them."""
+    """Trained agent that stage=evaluate, watch, export and play use: a folder, or
+    hf://owner/name@revision on the Hugging Face Hub."""
+    format: Format = Format.onnx
+    """What stage=export writes: onnx, graphs for ONNX Runtime; web, a page that runs them;
+    huggingface, a folder for the Hugging Face Hub."""
     compare: list[str] = field(default_factory=list)
     """Other evaluated runs that stage=report shows beside this one."""
     overwrite: bool = False

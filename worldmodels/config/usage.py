@@ -44,7 +44,7 @@ STAGES = {
     Stage.report: "write the report, an HTML page",
     Stage.iterate: "rounds of stage=all; each collects with the controller of the one before",
     Stage.inspect: "statistics of the collected data, and a contact sheet",
-    Stage.export: "write an agent as ONNX, or as a web page (format=)",
+    Stage.export: "write an agent as ONNX, as a web page, or for the Hugging Face Hub (format=)",
     Stage.play: "write the page, and serve it on this machine: play in the learned model",
     Stage.watch: "an agent or you in the environment, live: on a page, or in a window",
     Stage.plan: "predict time, memory, disk and money of a run on this machine",

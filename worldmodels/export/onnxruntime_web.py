@@ -8,7 +8,6 @@ Version and SHA-512 are fixed here, and compared at each use.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import tarfile
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from worldmodels.errors import ConfigError
 from worldmodels.files.atomic import atomic_path
+from worldmodels.files.caches import cache_folder
 
 VERSION = "1.30.0"
 FILES = {
@@ -32,22 +32,17 @@ FILES = {
 }
 """SHA-512 of each file that a page needs."""
 _PACKAGE = f"onnxruntime-web@{VERSION}"
-_ARCHIVE = f"onnxruntime-web-{VERSION}.tgz"
+_FOLDER = f"onnxruntime-web-{VERSION}"
+_ARCHIVE = f"{_FOLDER}.tgz"
 _LARGEST = 2**26
 """Bytes that are read of a file, at most."""
 _SECONDS = 600
 """For a download of 33 MB."""
 
 
-def cache_folder() -> Path:
-    """Where the files are kept: below ``$XDG_CACHE_HOME``, by default ``~/.cache``."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "worldmodels" / f"onnxruntime-web-{VERSION}"
-
-
 def kept() -> bool:
     """Whether the files are in the cache folder, as they should be."""
-    return all(_sha512(cache_folder() / name) == digest for name, digest in FILES.items())
+    return all(_sha512(cache_folder(_FOLDER) / name) == digest for name, digest in FILES.items())
 
 
 def fetch() -> Path:
@@ -58,7 +53,7 @@ def fetch() -> Path:
     Raises:
         ConfigError: npm is missing or cannot download, or the files are not those of this version.
     """
-    folder = cache_folder()
+    folder = cache_folder(_FOLDER)
     if kept():
         return folder
     by_hand = (

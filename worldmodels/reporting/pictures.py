@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from worldmodels.agents.folder import Agent
 from worldmodels.data.clips import clips, read_clip
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import FirstLatents
@@ -20,6 +21,7 @@ from worldmodels.models.encoder import Encoder, to_frames, to_input
 from worldmodels.models.features import FeatureSpec
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.noise import EpisodeNoise
+from worldmodels.worlds.rollout import PopulationPolicy
 
 COLUMNS = 12
 STRIDE = 8
@@ -111,6 +113,32 @@ def contact_sheet(episodes: EpisodeSet, rows: int = 6) -> np.ndarray:
 def _spread(size: int, count: int) -> list[int]:
     """`count` integers from 0 to `size` - 1, evenly spaced."""
     return [int(number) for number in np.linspace(0, size - 1, count).round()]
+
+
+@torch.inference_mode()
+def dream_sheet(agent: Agent, first: FirstLatents, temperature: float, rows: int = 4) -> np.ndarray:
+    """Frames of episodes in an agent's learned model, in which its controller acts.
+
+    Args:
+        agent: its parts, on the CPU.
+        first: latents at which episodes begin.
+        temperature: of the learned model.
+        rows: number of episodes.
+
+    Returns:
+        uint8 (rows * (height + 2), columns * (width + 2), 4), `STRIDE` steps between two columns.
+    """
+    spec = agent.config
+    world = DreamWorld(agent.dynamics, first, temperature, spec.features, others=agent.others)
+    policy = PopulationPolicy(
+        agent.parameters[None], rows, world.feature_size, spec.controller, world.device
+    )
+    features, columns = world.reset(range(rows)), []
+    for time in range((COLUMNS - 1) * STRIDE + 1):
+        if time % STRIDE == 0:
+            columns.append(decode(agent.encoder, world.latents))
+        features = world.step(policy.act(features)).features
+    return image_grid(*np.stack(columns, axis=1))
 
 
 class EpisodeComparison(NamedTuple):

@@ -131,9 +131,15 @@ class Context:
         folder.price_per_hour = self.config.price_per_hour
         if folder.unlike is not None:
             say(f"{stage}: {folder.unlike}: making it anew")
+        self.note_fetched(folder)
         if folder.complete:
             say(f"{stage}: done before ({folder.path}, {folder.record['fingerprint']})")
         return folder
+
+    def note_fetched(self, folder: StageFolder) -> None:
+        """Write to the manifest of a stage at work which agents on the Hub it may use."""
+        if not folder.complete and self.inputs.fetched:
+            folder.record["hub"] = self.inputs.fetched
 
     def tracker(
         self, folder: StageFolder, draw: Draw | None = None, ranges: Iterable[Range] = ()

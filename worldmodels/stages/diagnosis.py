@@ -41,6 +41,7 @@ OPTIONAL = {
     "doom": ("vizdoom",),
     "envpool": ("envpool",),
     "gcs": ("gcsfs",),
+    "hub": ("huggingface-hub",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "ray": ("ray",),
     "s3": ("s3fs",),

@@ -45,6 +45,7 @@ def run_alone(config: Config) -> None:
 
         doctor.run(config)
         return
+    from worldmodels.agents.hub import find_agent, require_agent
     from worldmodels.envs.display import virtual_display
     from worldmodels.runs.artifacts import Run
     from worldmodels.stages.context import Context
@@ -52,10 +53,10 @@ def run_alone(config: Config) -> None:
     root = run_folder(config, "run", config.run)
     extras.check(config)
     if config.model is not None:
-        shipped.require_agent("model", config.model)
+        require_agent("model", config.model)
     base, published = None, None
     if config.base is not None:
-        published = shipped.find_agent(config.base)
+        published = find_agent("base", config.base)
         if published is None:
             base = Run(Path(config.data, config.base), name=config.base)
             if not base.root.is_dir():

@@ -10,10 +10,11 @@ import numpy as np
 
 from worldmodels.agents.folder import fingerprint as agent_fingerprint
 from worldmodels.agents.folder import part_fingerprint
+from worldmodels.agents.hub import fetch, require_agent
 from worldmodels.agents.model_files import load_encoder, load_members
 from worldmodels.config.choices import Features
+from worldmodels.config.hubs import is_hub
 from worldmodels.config.schema import Config
-from worldmodels.config.shipped import require_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ConfigError
 from worldmodels.models.dynamics import DynamicsModel
@@ -95,6 +96,16 @@ class Inputs:
         """The folder of the trained agent that ``model=`` names."""
         name = self.config.model
         return None if name is None else require_agent("model", name)
+
+    @property
+    def fetched(self) -> dict[str, str]:
+        """The agents on the Hub that ``model=`` and ``base=`` name, each with its commit."""
+        named = {"model": self.config.model, "base": self.config.base}
+        return {
+            key: fetch(key, name).source
+            for key, name in named.items()
+            if name is not None and is_hub(name)
+        }
 
     @property
     def bootstrap(self) -> Run | None:

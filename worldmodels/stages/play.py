@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worldmodels.config.choices import ExportFormat
+from worldmodels.config.choices import Format
 from worldmodels.export.web import PageServer
 from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
@@ -20,7 +20,7 @@ def run(context: Context) -> None:
         ArtifactError: there is no agent, it is damaged, or its models cannot be exported.
         ConfigError: the port cannot be used, or the page's files cannot be had.
     """
-    folder = export(context, ExportFormat.web)
+    folder = export(context, Format.web)
     interrupts.check()
     with PageServer(folder, context.config.play.port) as server:
         server.timeout = _POLL
