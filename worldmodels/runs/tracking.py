@@ -98,6 +98,7 @@ class MetricsLog:
         self._gauge = None if tracker is None else Gauge(GAUGE_SECONDS)
         self._made_by, self._health = made_by, Health(ranges)
         self.env_steps: int | None = None
+        self._given = -1
         self._pending: list[Row] = []
         self._offset = 0.0
         self._started = time.monotonic()
@@ -115,8 +116,11 @@ class MetricsLog:
         for line in self._health.judge(step, values):
             say(f"{self.path.parent.name}: {line}")
         if self._gauge is not None:
-            more = {HOURS: seconds / 3600, **self._gauge.read()}
-            more |= {} if self.env_steps is None else {ENV_STEPS: self.env_steps}
+            more: dict[str, float] = {}
+            if step != self._given:  # not again with more metrics of the same step
+                more = {HOURS: seconds / 3600, **self._gauge.read()}
+                more |= {} if self.env_steps is None else {ENV_STEPS: self.env_steps}
+            self._given = step
             self._forward(lambda tracker: tracker.log(step, {**values, **more}))
 
     def show(self, step: int, *state: Any) -> None:

@@ -15,7 +15,10 @@ from torch.utils.tensorboard import SummaryWriter
 from worldmodels.files.images import gif, png
 from worldmodels.trackers import ENV_STEPS, FRAMES_PER_SECOND, PictureTracker
 
-_AGAINST_STEPS = ("fitness/", "selection/")
+_SCORES = (
+    *("fitness/mean", "fitness/best", "fitness/worst"),
+    *("selection/mean", "selection/best"),
+)
 
 
 @dataclass
@@ -34,13 +37,16 @@ class TensorBoardTracker:
 
     def __init__(self, folder: Path, name: str, config: Mapping[str, Any]) -> None:
         self._writer: Any = SummaryWriter(str(folder))
+        self._env_steps: int | None = None
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Add one scalar for each value."""
+        if ENV_STEPS in values:
+            self._env_steps = int(values[ENV_STEPS])
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
-            if ENV_STEPS in values and name.startswith(_AGAINST_STEPS):
-                self._writer.add_scalar(f"env_steps/{name}", value, int(values[ENV_STEPS]))
+            if self._env_steps is not None and name in _SCORES:
+                self._writer.add_scalar(f"env_steps/{name}", value, self._env_steps)
 
     def show(self, step: int, name: str, frames: np.ndarray) -> None:
         """Add a picture or a film, and write it at once: it is not given again."""
