@@ -97,7 +97,7 @@ class MinariSource:
         if isinstance(self._actions, Discrete):
             actions = _one_hot(name, actions, self._actions)
         columns = ("rewards", "terminations", "truncations")
-        rewards, *ends = (np.asarray(episode[column]) for column in columns)
+        rewards, terminated, truncated = (np.asarray(episode[column]) for column in columns)
         seed = metadata.get("seed")
         known = isinstance(seed, int) and 0 <= seed < 2**31
         return Foreign(
@@ -105,8 +105,9 @@ class MinariSource:
             [pictures],
             actions,
             rewards if self._rewarded else None,
-            *ends,
-            seed=seed if known else None,
+            terminated,
+            truncated,
+            seed if known else None,
         )
 
 
@@ -164,7 +165,9 @@ def _opened(data: Path) -> MinariStorage:
 
 
 def _is_vector(space: Space[Any]) -> bool:
-    return isinstance(space, Box) and len(space.shape) == 1 and space.dtype.kind in "fiu"
+    return (
+        isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.number)
+    )
 
 
 def _one_hot(name: str, actions: np.ndarray, space: Discrete) -> np.ndarray:

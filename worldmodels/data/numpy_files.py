@@ -23,6 +23,11 @@ _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], Any]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, LookupError, MemoryError, OSError, RuntimeError),
+    *(SyntaxError, ValueError),
+)
+"""What reading a damaged archive may raise."""
 _ENTRIES = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
@@ -125,10 +130,7 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except ArtifactError:
         raise
-    except (
-        *(zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, NotImplementedError),
-        *(OSError, RuntimeError, SyntaxError, MemoryError),
-    ) as error:
+    except _DAMAGE as error:
         reason = printable(" ".join(str(error).split()), 200)
         raise DataError(
             f"{path}: cannot be read ({reason}); save it again with numpy.savez, or remove it"

@@ -65,8 +65,15 @@ class VideoSource:
     def read(self, index: int) -> Foreign:
         """The episode of a video, which is decoded while its pictures are used."""
         video, table = self._paths[index]
-        read = _read_csv if table.suffix == ".csv" else _read_npy
-        return Foreign(str(video), _pictures(video), **read(table))
+        found = _read_csv(table) if table.suffix == ".csv" else _read_npy(table)
+        return Foreign(
+            str(video),
+            _pictures(video),
+            found["actions"],
+            found.get("rewards"),
+            found.get("terminated"),
+            found.get("truncated"),
+        )
 
 
 def _pictures(path: Path) -> Iterator[np.ndarray]:
@@ -78,7 +85,8 @@ def _pictures(path: Path) -> Iterator[np.ndarray]:
     )
     try:
         width, height = next(reader)["size"]
-        rows, block = max(1, BLOCK_BYTES // (width * height * 3)), []
+        rows = max(1, BLOCK_BYTES // (width * height * 3))
+        block: list[np.ndarray] = []
         for content in reader:
             block.append(np.frombuffer(content, np.uint8).reshape(height, width, 3))
             if len(block) == rows:
