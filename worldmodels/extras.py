@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from shutil import which
 
 from worldmodels import trackers
-from worldmodels.config.choices import Backend, Display, Engine, Format, Stage
+from worldmodels.config.choices import IMPORT, Backend, Display, Engine, Format, Stage
 from worldmodels.config.hubs import is_hub
 from worldmodels.config.schema import Config, parts
 from worldmodels.config.stores import MODULES, protocol
@@ -20,6 +20,7 @@ EXTRAS = {
     "s3fs": "s3",
     "grpc": "ray",
     "huggingface_hub": "hub",
+    "minari": "minari",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
@@ -36,7 +37,7 @@ PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "pygame": "pygame", "wandb": "wa
 EXPORTING = (Stage.export, Stage.play)
 GRAPHS = (Format.onnx, Format.web)
 """Of `stage=export`, those that have an agent's ONNX graphs."""
-WITHOUT_ENV = (Stage.vae, Stage.rnn, Stage.inspect, Stage.report, *EXPORTING)
+WITHOUT_ENV = (IMPORT, Stage.vae, Stage.rnn, Stage.inspect, Stage.report, *EXPORTING)
 EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate, Stage.plan)
 _LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.bootstrap, Stage.all, Stage.iterate)
 
@@ -55,7 +56,9 @@ def check(config: Config) -> None:
             except ModuleNotFoundError as error:
                 raise _missing(f"logger={part.logger.name}", str(error.name)) from error
     if config.stage in EVALUATING and config.evaluate.video:
-        _check_ffmpeg()
+        _check_ffmpeg("evaluate.video=true", "choose evaluate.video=false")
+    if config.stage is IMPORT and config.format is Format.videos:
+        _check_ffmpeg("format=videos", "choose another format")
 
 
 def require(key: str, module: str) -> None:
@@ -77,7 +80,7 @@ def _remedy(module: str) -> str:
     return "install the package that has it"
 
 
-def _check_ffmpeg() -> None:
+def _check_ffmpeg(key: str, otherwise: str) -> None:
     """Raise `ConfigError` where imageio-ffmpeg, a package without its program, finds none."""
     from imageio_ffmpeg import get_ffmpeg_exe
 
@@ -87,8 +90,7 @@ def _check_ffmpeg() -> None:
         program = ""
     if which(program) is None:
         raise ConfigError(
-            f"evaluate.video=true: there is no program ffmpeg {program or 'here'}; install it, or"
-            " choose evaluate.video=false"
+            f"{key}: there is no program ffmpeg {program or 'here'}; install it, or {otherwise}"
         )
 
 
@@ -114,6 +116,10 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
     if stage is Stage.play or (stage is Stage.export and config.format in GRAPHS):
         for module in ("onnx", "onnxscript", "onnxruntime"):
             yield f"stage={stage.name}", module
+    if stage in (IMPORT, Stage.export) and config.format is Format.minari:
+        yield "format=minari", "minari"
+    if stage is IMPORT and config.format is Format.videos:
+        yield "format=videos", "imageio_ffmpeg"
     if stage in EVALUATING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"
     if stage is Stage.watch and config.watch.engine is Engine.envpool:

@@ -79,8 +79,11 @@ def fetch(key: str, address: str) -> Fetched:
         api = _api()
         info = api.model_info(repository, revision=revision, files_metadata=True)
         commit, sizes = str(info.sha), {file.rfilename: file.size for file in info.siblings or ()}
-        if not _COMMIT.fullmatch(commit):
-            raise ConfigError(f"{key}={address}: the Hub names no commit; give another revision")
+        if not _COMMIT.fullmatch(commit) or (pinned and commit != revision):
+            raise ConfigError(
+                f"{key}={address}: the Hub answers with {printable(commit, 60)}, which is not that"
+                " commit; give another revision"
+            )
         folder = place / commit
         if not (folder / RECORD).exists():
             _check_sizes(f"{key}={address}", sizes)

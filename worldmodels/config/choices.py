@@ -18,6 +18,7 @@ class Stage(Enum):
     inspect = "inspect"
     all = "all"
     iterate = "iterate"
+    vars()["import"] = "import"  # a keyword of Python: Stage["import"] in code
     export = "export"
     play = "play"
     watch = "watch"
@@ -25,6 +26,7 @@ class Stage(Enum):
     doctor = "doctor"
 
 
+IMPORT = Stage["import"]
 TRAINING = (Stage.bootstrap, Stage.vae, Stage.rnn, Stage.all, Stage.iterate)
 """The stages that train networks."""
 
@@ -143,8 +145,16 @@ class LoggerMode(Enum):
 
 
 class Format(Enum):
-    """What stage=export writes."""
+    """What stage=export writes and stage=import reads."""
 
     onnx = "onnx"
     web = "web"
     huggingface = "huggingface"
+    minari = "minari"
+    numpy = "numpy"
+    videos = "videos"
+
+
+EXPORTS = (Format.onnx, Format.web, Format.huggingface, Format.minari)
+IMPORTS = (Format.numpy, Format.videos, Format.minari)
+"""The formats of the stages export and import."""

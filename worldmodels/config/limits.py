@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.config.choices import ActionSource, Backend, Features, Stage, WorldKind
+from worldmodels.config.choices import (
+    EXPORTS,
+    IMPORT,
+    IMPORTS,
+    ActionSource,
+    Backend,
+    Features,
+    Stage,
+    WorldKind,
+)
 from worldmodels.config.hubs import hub_address, is_hub
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.schema import Config, bootstrap_config, flat, unknown
@@ -24,7 +33,7 @@ from worldmodels.errors import ConfigError
 LIMITS = limits_of(Config)
 """Of every number, and of every number in a list; null, where a key takes it, is no number."""
 
-PATHS = {"base", "data", "model"}
+PATHS = {"base", "data", "model", "source"}
 """Texts that may have any character of a file name."""
 ACTIONS = Limit(1, 1024)
 """Of the numbers that an agent acts with: the length of env.squash."""
@@ -55,6 +64,7 @@ def check(config: Config) -> None:
     for key, name in (("model", config.model), ("base", config.base)):
         if name is not None and is_hub(name):
             hub_address(key, name)
+    _check_format(config)
     if Path(config.env.name).name != config.env.name:
         raise ConfigError(f"env.name={config.env.name}: choose a name for folders")
     if config.env.squash is not None and len(config.env.squash) not in ACTIONS:
@@ -117,6 +127,19 @@ def _unknown_keys(tree: Any, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
         elif is_dataclass(value):
             yield from _unknown_keys(value, f"{prefix}{name}.")
+
+
+def _check_format(config: Config) -> None:
+    """What the stages export and import cannot write or read."""
+    for stage, does, formats in (
+        (Stage.export, "writes", EXPORTS),
+        (IMPORT, "reads", IMPORTS),
+    ):
+        if config.stage is stage and config.format not in formats:
+            raise ConfigError(
+                f"format={config.format.name}: stage={stage.name} {does}"
+                f" {', '.join(known.name for known in formats)}; choose one of them"
+            )
 
 
 def _check_search(config: ControllerConfig) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from worldmodels.config.choices import Stage
+from worldmodels.config.choices import IMPORT, Stage
 from worldmodels.config.keys import Key, keys_of
 from worldmodels.config.schema import Config, plain
 
@@ -43,8 +43,9 @@ STAGES = {
     Stage.evaluate: "score an agent in the real environment, and write a video",
     Stage.report: "write the report, an HTML page",
     Stage.iterate: "rounds of stage=all; each collects with the controller of the one before",
+    IMPORT: "take over episodes that other programs recorded (format=, source=)",
     Stage.inspect: "statistics of the collected data, and a contact sheet",
-    Stage.export: "write an agent as ONNX, as a web page, or for the Hugging Face Hub (format=)",
+    Stage.export: "write an agent or episodes for other programs (format=)",
     Stage.play: "write the page, and serve it on this machine: play in the learned model",
     Stage.watch: "an agent or you in the environment, live: on a page, or in a window",
     Stage.plan: "predict time, memory, disk and money of a run on this machine",

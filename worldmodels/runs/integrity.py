@@ -26,8 +26,13 @@ import numpy as np
 from worldmodels.errors import ArtifactError, DataError, system_error
 from worldmodels.runs.manifests import MANIFEST, read_manifest
 
-REMEDIES = {"rollouts": "run stage=rollouts again, which collects it anew"}
+REMEDIES = {
+    "rollouts": "run stage=rollouts again, which collects it anew",
+    "import": "run stage=import again, which makes it anew",
+}
 """What to do about a damaged file, by stage; of other stages the artifact is made again."""
+IMPORTED = "imported"
+"""The value of rollouts.policy in the manifest of episodes that stage=import made."""
 _FORMAT = (None, errno.EINVAL, errno.EOVERFLOW)
 """What a read at an address that a damaged file names may end with; the rest is not the file's."""
 
@@ -106,7 +111,9 @@ def listed(folder: Path, pattern: str) -> list[Listed]:
         ArtifactError: the manifest is missing, damaged, or lists no files in its folder.
     """
     manifest = read_manifest(folder)
-    remedy = REMEDIES.get(folder.name, f"make it again with stage={folder.name} overwrite=true")
+    imported = manifest["config"].get("rollouts.policy") == IMPORTED
+    stage = "import" if imported else folder.name
+    remedy = REMEDIES.get(stage, f"make it again with stage={folder.name} overwrite=true")
     files = manifest.get("files")
     if files is None:
         logging.getLogger(__name__).warning(

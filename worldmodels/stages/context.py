@@ -12,7 +12,7 @@ import torch
 from worldmodels import extras, trackers
 from worldmodels.agents.folder import load_config
 from worldmodels.agents.registry import build_dynamics, build_encoder
-from worldmodels.config.choices import TRAINING, Stage
+from worldmodels.config.choices import IMPORT, TRAINING, Stage
 from worldmodels.config.schema import Config, flat, parts
 from worldmodels.config.shipped import environment_of
 from worldmodels.envs.engines import check_registered, check_restorable
@@ -74,7 +74,7 @@ class Context:
                 if part.rollouts.branches is not None:
                     key = f"rollouts.branches={part.rollouts.branches}"
                     check_restorable(key, Runtime(part).env_spec())
-        if self.config.stage not in (Stage.inspect, Stage.report, *extras.EXPORTING):
+        if self.config.stage not in (IMPORT, Stage.inspect, Stage.report, *extras.EXPORTING):
             device = choose_device(self.config.device.name)
             launch.check(self.config.trainer, self.config.device.name)
             if self.config.trainer.compile:

@@ -42,6 +42,7 @@ OPTIONAL = {
     "envpool": ("envpool",),
     "gcs": ("gcsfs",),
     "hub": ("huggingface-hub",),
+    "minari": ("minari",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "ray": ("ray",),
     "s3": ("s3fs",),

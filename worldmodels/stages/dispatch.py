@@ -14,14 +14,14 @@ from pathlib import Path
 
 from worldmodels import extras
 from worldmodels.config import shipped
-from worldmodels.config.choices import TRAINING, Stage
+from worldmodels.config.choices import IMPORT, TRAINING, Stage
 from worldmodels.config.limits import run_folder
 from worldmodels.config.schema import Config
 from worldmodels.errors import EXIT_ERROR, EXIT_STOPPED, ConfigError, Stopped, TrainingError
 from worldmodels.system import interrupts, streams
 from worldmodels.system.launchers import Started, started
 
-MODULES = {Stage.all: "chain"}
+MODULES = {Stage.all: "chain", IMPORT: "importing"}
 """The modules of this package whose names are not those of their stages."""
 
 

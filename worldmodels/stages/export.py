@@ -1,26 +1,35 @@
-"""Stage ``export``: a trained agent for other programs."""
+"""Stage ``export``: a trained agent, or recorded episodes, for other programs."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 from worldmodels.config.choices import Format
 from worldmodels.config.schema import Config
 from worldmodels.extras import GRAPHS
+from worldmodels.runs.artifacts import Run
 from worldmodels.runs.integrity import fingerprint_file
+from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.model_card import evaluation_of, write_hub
 
 
 def run(context: Context) -> None:
-    """Write the agent of ``model=``, or of this run, in the form of ``format=``.
+    """Write the agent of ``model=``, or of this run, in the form of ``format=``; for
+    ``format=minari``, the episodes of this run.
 
     Raises:
-        ArtifactError: there is no agent, it is damaged, or its models cannot be exported.
+        ArtifactError: there is no agent, it is damaged, or its models cannot be exported; or there
+            are no episodes.
         ConfigError: the page's files cannot be had.
     """
-    export(context, context.config.format)
+    if context.config.format is Format.minari:
+        _export_episodes(context)
+    else:
+        export(context, context.config.format)
 
 
 def export(context: Context, form: Format) -> Path:
@@ -37,21 +46,52 @@ def export(context: Context, form: Format) -> Path:
         from worldmodels.export.web import PAGE
 
         inputs |= {path.name: fingerprint_file(path) for path in sorted(PAGE.iterdir())}
+    with _begin(run, form, content, inputs, config.overwrite) as folder:
+        context.note_fetched(folder)
+        if not folder.complete:
+            if form in GRAPHS:
+                files = _write_graphs(folder.path, source, config, form)
+            else:
+                files = write_hub(context, folder.path, source, evaluation)
+            _finish(folder, fingerprint_file(folder.path / files[0]), files)
+    return folder.path
+
+
+def _export_episodes(context: Context) -> None:
+    """Write the episodes of a run as a data set of Minari."""
+    config, inputs = context.config, {"rollouts": context.run.fingerprint("rollouts")}
+    run = context.run.within("export", "export")
+    name = f"worldmodels/{re.sub(r'[^A-Za-z0-9_-]', '-', config.run)}-v0"
+    with _begin(run, Format.minari, {"name": name}, inputs, config.overwrite) as folder:
+        if not folder.complete:
+            # Imported here: Minari is optional.
+            from worldmodels.data.minari_sets import CONTENT, METADATA, write_minari
+
+            episodes = context.inputs.own_episodes()
+            described = {
+                "rewarded": all(shard.attrs.get("rewarded", 1) for shard in episodes.shards)
+            }
+            write_minari(folder.path, name, episodes, described)
+            files = [f"{name}/data/{file}" for file in (METADATA, CONTENT)]
+            _finish(folder, episodes.fingerprint, files)
+
+
+def _begin(
+    run: Run, form: Format, content: dict[str, Any], inputs: dict[str, str], overwrite: bool
+) -> StageFolder:
+    """The folder of a format, begun anew where it has something else."""
     found = run.manifest(form.name) if run.has(form.name) else {}
     other = (found.get("inputs"), found.get("config")) != (inputs, content)
-    with run.begin(form.name, content, inputs, overwrite=config.overwrite or other) as folder:
-        context.note_fetched(folder)
-        if folder.complete:
-            say(f"export: done before ({folder.path})")
-            return folder.path
-        if form in GRAPHS:
-            files = _write_graphs(folder.path, source, config, form)
-        else:
-            files = write_hub(context, folder.path, source, evaluation)
-        folder.finish(fingerprint_file(folder.path / files[0]), files=files)
+    folder = run.begin(form.name, content, inputs, overwrite=overwrite or other)
+    if folder.complete:
+        say(f"export: done before ({folder.path})")
+    return folder
+
+
+def _finish(folder: StageFolder, fingerprint: str, files: list[str]) -> None:
+    folder.finish(fingerprint, files=files)
     size = sum((folder.path / file).stat().st_size for file in files)
     say(f"export: wrote {folder.path} ({size / 1e6:.1f} MB)")
-    return folder.path
 
 
 def _name(config: Config) -> str:

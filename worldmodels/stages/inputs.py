@@ -122,8 +122,15 @@ class Inputs:
 
     def episodes(self) -> EpisodeSet:
         """The episodes that are trained on: of this run and of the runs before it."""
+        return self._episodes(*self.collectors, self.run)
+
+    def own_episodes(self) -> EpisodeSet:
+        """The episodes of this run alone."""
+        return self._episodes(self.run)
+
+    def _episodes(self, *runs: Run) -> EpisodeSet:
         policy = self.config.rollouts.on_corrupt.name
-        folders = [run.locate("rollouts") for run in (*self.collectors, self.run)]
+        folders = [run.locate("rollouts") for run in runs]
         return EpisodeSet.listed(
             [file for folder in folders for file in listed(folder, "shard-*.h5")], policy
         )
@@ -233,6 +240,16 @@ def check_features(dynamics: DynamicsModel, chosen: Features) -> None:
             f" (it has {', '.join(known) or 'none'}); choose {' or '.join(possible)}, or another"
             " model"
         )
+
+
+def check_rewards(episodes: EpisodeSet, reward_weight: float) -> None:
+    """Raise `ConfigError` where rewards are to be predicted and were not recorded."""
+    for shard in episodes.shards:
+        if reward_weight and not shard.attrs.get("rewarded", 1):
+            raise ConfigError(
+                f"rnn.reward_weight={reward_weight}: the episodes of {shard.path} have no rewards;"
+                " give rnn.reward_weight=0"
+            )
 
 
 def check_frames(episodes: EpisodeSet, size: int, by: object) -> None:

@@ -78,7 +78,8 @@ def write_hub(
     first = load_first_latents(source / "rnn.safetensors")
     save_picture(folder / PICTURE, dream_sheet(agent, first, config.controller.temperature))
     name = Path(config.model or config.run).name
-    trained = [] if context.inputs.model is not None else _trained(context.run)
+    own = context.inputs.model is None and context.run.has("controller")
+    trained = _trained(context.run) if own else []
     evaluated = None if evaluation is None else _evaluated(evaluation)
     text = card(name, agent, trained, evaluated, config.controller.temperature)
     with atomic_path(folder / CARD) as temporary:

@@ -37,7 +37,7 @@ from worldmodels.runs.integrity import (
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Draw, say
 from worldmodels.stages.context import Context
-from worldmodels.stages.inputs import check_frames
+from worldmodels.stages.inputs import check_frames, check_rewards
 from worldmodels.stages.runtime import Runtime
 from worldmodels.stages.training import call, fit_options
 from worldmodels.training.copy_baseline import copy_baseline_nll
@@ -69,6 +69,7 @@ def run(context: Context) -> None:
 def _learn(context: Context, folder: StageFolder) -> None:
     config = context.config.rnn
     episodes = context.inputs.episodes()
+    check_rewards(episodes, config.reward_weight)
     latents = _latents(context, folder, episodes)
     split = episodes.split(config.validation_fraction, context.config.seed)
     copy_last = None

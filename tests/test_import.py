@@ -1,0 +1,290 @@
+"""Archives and videos as episodes: imported, continued, and one line for what does not fit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from command import error_line, run
+from foreign import STEPS, archives, arrays, imported, shards, stage
+
+from worldmodels.errors import ConfigError, DataError, WorldModelsError
+
+
+def test_archives_become_episodes(tmp_path: Path) -> None:
+    episodes = imported(tmp_path / "data", archives(tmp_path / "source"), "numpy")
+    assert len(episodes) == 3
+    for number, episode in enumerate(episodes):
+        wanted = arrays(number)
+        assert np.array_equal(episode.frames, wanted["observations"])
+        assert np.array_equal(episode.actions, wanted["actions"])
+        assert np.array_equal(episode.rewards, wanted["rewards"])
+        assert np.array_equal(episode.terminated, wanted["terminations"])
+        assert not episode.truncated.any()
+    assert len({episode.seed for episode in episodes}) == 3
+
+
+def test_pictures_are_cropped_and_reduced_as_those_of_an_environment(tmp_path: Path) -> None:
+    source = archives(tmp_path / "source", 1, side=32)
+    (episode,) = imported(tmp_path / "data", source, "numpy", "env.crop_rows=16")
+    whole = arrays(0, side=32)["observations"]
+    assert np.array_equal(episode.frames[:, 4, 4], whole[:, 8, 8])
+    assert np.array_equal(episode.frames[:, 12, 12], whole[:, 8, 24]), "of the upper half alone"
+
+
+def test_an_import_that_is_killed_continues_to_the_same_shards(tmp_path: Path) -> None:
+    source = archives(tmp_path / "source", 3, steps=400, side=128)
+    words = ("stage=import", "format=numpy", f"source={source}", "run=other")
+    words += ("env.size=128", "env.crop_rows=null")
+    done = run(tmp_path / "whole", *words)
+    assert done.returncode == 0, done.stderr
+    data = tmp_path / "killed"
+    assert run(data, *words, kill_at_write=3).returncode == -9
+    first = data / "other" / "rollouts" / "shard-00000.h5"
+    written = first.stat().st_mtime_ns
+    done = run(data, *words)
+    assert "1 of 3 episodes are there: continuing" in done.stdout
+    assert first.stat().st_mtime_ns == written
+    assert len(shards(data)) == 3
+    assert shards(data) == shards(tmp_path / "whole")
+    assert "done before" in run(data, *words).stdout
+
+
+def test_a_source_that_has_changed_is_taken_over_from_the_first_change_on(tmp_path: Path) -> None:
+    source = archives(tmp_path / "source")
+    imported(tmp_path / "data", source, "numpy")
+    np.savez(source / "episode-1.npz", **arrays(7))
+    np.savez(source / "episode-4.npz", **arrays(8))
+    found = imported(tmp_path / "data", source, "numpy")
+    seeds = (0, 7, 2, 8)
+    for episode, seed in zip(found, seeds, strict=True):
+        assert np.array_equal(episode.frames, arrays(seed)["observations"])
+
+
+def test_after_an_episode_that_does_not_fit_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worldmodels.stages.importing.SHARD_BYTES", 1)
+    source = archives(tmp_path / "source")
+    np.savez(source / "episode-2.npz", **arrays(2) | {"actions": np.zeros((STEPS, 3))})
+    with pytest.raises(DataError, match="its actions have 3 numbers, those before it 2"):
+        imported(tmp_path / "data", source, "numpy")
+    before = shards(tmp_path / "data")
+    assert len(before) == 2
+    (source / "episode-2.npz").unlink()
+    assert len(imported(tmp_path / "data", source, "numpy")) == 2
+    assert shards(tmp_path / "data") == before
+
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+def _object(found: dict[str, Any]) -> None:
+    found["rewards"] = np.array([None] * STEPS, object)
+
+
+MISFITS: dict[str, tuple[Edit, str]] = {
+    "no pictures": (
+        lambda a: a.update(observations=np.zeros((STEPS + 1, 8), np.float32)),
+        r"observations are float32 \(13, 8\), not uint8 pictures",
+    ),
+    "grey pictures": (
+        lambda a: a.update(observations=a["observations"][..., :1]),
+        r"observations are uint8 \(13, 16, 16, 1\), not uint8 pictures",
+    ),
+    "a picture too few": (
+        lambda a: a.update(observations=a["observations"][:-1]),
+        "ends after 12 pictures, 12 actions need 13",
+    ),
+    "a picture too many": (
+        lambda a: a.update(actions=a["actions"][:-1]),
+        "has more than 12 pictures, which go with 11 actions",
+    ),
+    "small pictures": (
+        lambda a: a.update(observations=a["observations"][:, :8, :8]),
+        "pictures of 8x8 are smaller than env.size=16",
+    ),
+    "no actions": (lambda a: a.pop("actions"), "has no actions; its arrays have to be"),
+    "rewards of another length": (
+        lambda a: a.update(rewards=a["rewards"][1:]),
+        r"rewards are \(11,\) for 12 actions",
+    ),
+    "an early end": (
+        lambda a: a["terminations"].__setitem__(3, True),
+        "ends before its last action; make an episode of each part",
+    ),
+    "not finite": (
+        lambda a: a["actions"].__setitem__(3, np.nan),
+        "actions are not all finite",
+    ),
+    "texts": (lambda a: a.update(actions=np.array(["left"] * STEPS)), "actions are <U4"),
+    "pickled objects": (_object, "it has Python objects, which are not read"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_an_archive_that_does_not_fit_is_one_line(name: str, tmp_path: Path) -> None:
+    edit, problem = MISFITS[name]
+    (tmp_path / "source").mkdir()
+    found = arrays(0)
+    edit(found)
+    path = tmp_path / "source" / "a.npz"
+    np.savez(path, **found)
+    with pytest.raises(DataError, match=problem) as caught:
+        imported(tmp_path / "data", path.parent, "numpy")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "data" / "other" / "rollouts").exists()
+
+
+def test_an_archive_that_is_cut_off_or_no_archive_is_one_line(tmp_path: Path) -> None:
+    source = archives(tmp_path / "source", 1)
+    path = source / "episode-0.npz"
+    content = path.read_bytes()
+    for damaged in (content[:-200], content[:3000], b"no archive", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"episode-0\.npz: cannot be read \(.*numpy\.savez"):
+            imported(tmp_path / "data", source, "numpy")
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    with pytest.raises(WorldModelsError, match="is a link"):
+        imported(tmp_path / "data", source, "numpy")
+
+
+# Videos
+
+
+def film(path: Path, pictures: np.ndarray, *options: str) -> None:
+    """A video without loss."""
+    height, width = pictures.shape[1:3]
+    writer = imageio_ffmpeg.write_frames(
+        str(path),
+        (width, height),
+        codec="libx264rgb",
+        quality=None,
+        macro_block_size=1,
+        pix_fmt_out="rgb24",
+        output_params=["-crf", "0", *options],
+    )
+    writer.send(None)
+    for picture in pictures:
+        writer.send(np.ascontiguousarray(picture))
+    writer.close()
+
+
+def drives(folder: Path) -> Path:
+    """A video with a table of actions, rewards and ends, and one with an array of actions."""
+    folder.mkdir()
+    first, second = arrays(0), arrays(1)
+    film(folder / "a.mp4", first["observations"])
+    columns = [*first["actions"].T, first["rewards"], first["terminations"]]
+    table = np.stack(columns, axis=1)
+    header = "steering,gas,reward,terminated"
+    np.savetxt(folder / "a.csv", table, "%.9g", ",", header=header, comments="")
+    film(folder / "b.mkv", second["observations"])
+    np.savetxt(
+        folder / "b.csv",
+        np.column_stack([second["actions"], second["rewards"]]),
+        "%.9g",
+        ",",
+        header="steering,gas,reward",
+        comments="",
+    )
+    return folder
+
+
+def test_videos_with_tables_become_episodes(tmp_path: Path) -> None:
+    first, second = imported(tmp_path / "data", drives(tmp_path / "source"), "videos")
+    for number, episode in enumerate((first, second)):
+        wanted = arrays(number)
+        assert np.array_equal(episode.frames, wanted["observations"])
+        assert np.array_equal(episode.actions, wanted["actions"])
+        assert np.array_equal(episode.rewards, wanted["rewards"])
+    assert first.terminated.tolist() == [False] * (STEPS - 1) + [True]
+    assert not second.terminated.any()
+    assert second.truncated.tolist() == [False] * (STEPS - 1) + [True]
+
+
+def _short(folder: Path) -> None:
+    film(folder / "b.mkv", arrays(1)["observations"][:5])
+
+
+def _cut(folder: Path) -> None:
+    content = (folder / "a.mp4").read_bytes()
+    (folder / "a.mp4").write_bytes(content[: len(content) // 2])
+
+
+def _playlist(folder: Path) -> None:
+    (folder / "a.mp4").write_text("#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n")
+
+
+FILMS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "ends early": (_short, r"b\.mkv: ends after 5 pictures, 12 actions need 13"),
+    "cut off": (_cut, r"a\.mp4: cannot be decoded, ffmpeg reports: "),
+    "playlist": (_playlist, r"a\.mp4: cannot be decoded, ffmpeg reports: "),
+    "no table": (lambda f: (f / "a.csv").unlink(), r"a\.mp4: has 0 tables of actions beside it"),
+    "table of texts": (
+        lambda f: (f / "a.csv").write_text("steering\nleft\n"),
+        r"a\.csv: is no table of numbers \(could not convert",
+    ),
+    "rows of other lengths": (
+        lambda f: (f / "a.csv").write_text("steering\n1\n1,2\n"),
+        r"a\.csv: is no table of numbers",
+    ),
+    "no actions": (
+        lambda f: (f / "a.csv").write_text("reward\n1\n"),
+        r"a\.csv: has no column of actions",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILMS)
+def test_a_video_that_does_not_fit_is_one_line(name: str, tmp_path: Path) -> None:
+    edit, problem = FILMS[name]
+    source = drives(tmp_path / "source")
+    edit(source)
+    with pytest.raises(DataError, match=problem) as caught:
+        imported(tmp_path / "data", source, "videos")
+    assert "\n" not in str(caught.value)
+
+
+def test_models_train_on_imported_videos_without_rewards(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(4):
+        found = arrays(number, side=64)
+        film(source / f"{number}.mp4", found["observations"])
+        np.save(source / f"{number}.npy", found["actions"])
+    words = ("preset=smoke", "env.crop_rows=null", "vae.batch_size=8")
+    done = run(tmp_path, "stage=import", "format=videos", f"source={source}", *words)
+    assert "4 episodes, 52 frames, without rewards" in done.stdout, done.stderr
+    assert run(tmp_path, "stage=vae", *words).returncode == 0
+    line = error_line(run(tmp_path, "stage=rnn", *words))
+    assert line.startswith("error: rnn.reward_weight=0.1: the episodes of ")
+    assert line.endswith("have no rewards; give rnn.reward_weight=0")
+    done = run(tmp_path, "stage=rnn", *words, "rnn.reward_weight=0")
+    assert done.returncode == 0, done.stderr
+
+
+# The command
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("format=onnx",), "format=onnx: stage=import reads numpy, videos, minari"),
+        (("format=numpy",), "source: stage=import needs it"),
+        (("format=numpy", "source=nowhere"), "source=nowhere: there is no such folder"),
+        (("stage=export", "format=videos"), "format=videos: stage=export writes onnx, web"),
+        (("format=numpy", "source=docs"), r"source=docs: has no file \*\.npz"),
+        (("format=videos", "source=docs"), r"source=docs: has no video \(\.avi"),
+    ],
+)
+def test_what_a_command_lacks_is_one_line(
+    words: tuple[str, ...], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parent.parent)
+    with pytest.raises((ConfigError, DataError), match=problem):
+        stage(tmp_path, *(("stage=import", *words)[words[0].startswith("stage") :]))

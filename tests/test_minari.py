@@ -1,0 +1,98 @@
+"""Data sets of Minari: episodes to it and back, and one line for what does not fit."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from foreign import STEPS, archives, arrays, imported, stage
+from gymnasium.spaces import Box, Discrete
+
+from worldmodels.errors import DataError
+
+PICTURES = Box(0, 255, (32, 32, 3), np.uint8)
+ACTIONS = Box(-9, 9, (2,), np.float32)
+
+
+@pytest.fixture
+def minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The library, with its data sets in a folder of the test."""
+    library = pytest.importorskip("minari", reason="minari is not installed")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    return library
+
+
+def test_episodes_go_to_minari_and_back_unchanged(
+    minari: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    before = imported(data, archives(tmp_path / "source", side=32), "numpy", "env.size=32")
+    stage(data, "stage=export", "format=minari", "run=other")
+    root = data / "other" / "export" / "minari"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
+    found = minari.load_dataset("worldmodels/other-v0")
+    assert found.total_episodes == 3
+    for episode, ours in zip(found, before, strict=True):
+        assert np.array_equal(episode.observations, ours.frames)
+        assert np.array_equal(episode.actions, ours.actions)
+    shutil.move(data / "other", data / "original")
+    back = imported(data, root / "worldmodels" / "other-v0", "minari", "env.size=32")
+    for one, other in zip(before, back, strict=True):
+        for name, value in vars(one).items():
+            assert np.array_equal(value, getattr(other, name)), name
+        assert one.actions.dtype == other.actions.dtype
+
+
+def _saved(minari: Any, observation: Any, action: Any, content: dict[str, Any]) -> Path:
+    """A data set of one episode, as Minari writes it."""
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    buffer = EpisodeBuffer(**content)
+    found = minari.create_dataset_from_buffers(
+        "test/set-v0", [buffer], observation_space=observation, action_space=action
+    )
+    return Path(found.storage.data_path).parent
+
+
+def _content(seed: int, **other: Any) -> dict[str, Any]:
+    found = arrays(seed, side=32) | {"truncations": np.zeros(STEPS, bool)}
+    return found | other
+
+
+def test_discrete_actions_of_minari_become_vectors(minari: Any, tmp_path: Path) -> None:
+    chosen = np.arange(STEPS) % 3 + 1
+    folder = _saved(minari, PICTURES, Discrete(3, start=1), _content(0, actions=chosen))
+    (episode,) = imported(tmp_path / "data", folder, "minari")
+    assert np.array_equal(episode.actions, np.eye(3, dtype=np.float32)[chosen - 1])
+
+
+def test_observations_of_minari_that_are_no_pictures_are_one_line(
+    minari: Any, tmp_path: Path
+) -> None:
+    numbers = np.zeros((STEPS + 1, 8), np.float32)
+    space = Box(-1, 1, (8,), np.float32)
+    folder = _saved(minari, space, ACTIONS, _content(0, observations=numbers))
+    with pytest.raises(DataError, match=r"observations are Box\(.*not uint8 pictures \(H, W, 3\)"):
+        imported(tmp_path / "data", folder, "minari")
+
+
+def test_a_data_set_that_refers_to_other_files_or_runs_code_is_one_line(
+    minari: Any, tmp_path: Path
+) -> None:
+    folder = _saved(minari, PICTURES, ACTIONS, _content(0))
+    content = (folder / "data" / "main_data.hdf5").read_bytes()
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_0/rewards"]
+        file["episode_0/rewards"] = h5py.ExternalLink("/etc/hostname", "rewards")
+    with pytest.raises(DataError, match="episode_0/rewards is a link"):
+        imported(tmp_path / "data", folder, "minari")
+    (folder / "data" / "main_data.hdf5").write_bytes(content)
+    metadata = folder / "data" / "metadata.json"
+    record = json.loads(metadata.read_text())
+    del record["observation_space"]
+    metadata.write_text(json.dumps(record))
+    with pytest.raises(DataError, match=r"metadata\.json: does not describe observation_space"):
+        imported(tmp_path / "data", folder, "minari")
