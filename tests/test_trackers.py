@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,6 @@ from lightning_fabric import Fabric
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from waiting import wait_for
-from wandb.proto.wandb_internal_pb2 import Record
 
 from worldmodels import trackers
 from worldmodels.config.choices import LoggerMode
@@ -78,6 +78,7 @@ def wandb_rows(folder: Path) -> list[dict[str, Any]]:
 
     wandb has no reader in Python; ``wandb sync`` reads the file in Go.
     """
+    messages: Any = import_module("wandb.proto.wandb_internal_pb2")  # made when it is imported
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     content, position, rows, pending = path.read_bytes(), 7, [], b""
     while position + 7 <= len(content):
@@ -90,7 +91,7 @@ def wandb_rows(folder: Path) -> list[dict[str, Any]]:
         pending += content[position + 7 : position + 7 + length]
         position += 7 + length
         if kind in (1, 4):  # whole, or the last part
-            record = Record.FromString(pending)
+            record = messages.Record.FromString(pending)
             pending = b""
             if record.HasField("history"):
                 items = record.history.item

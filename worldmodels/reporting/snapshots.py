@@ -49,7 +49,9 @@ def encoder_snapshot(
 
     def draw() -> dict[str, np.ndarray]:
         images = reconstructions(model, episodes, validation, device)
-        return {f"vae/{name}": _opaque(image)[None] for name, image in images.items()}
+        # Trackers show a picture in a narrow column: the halves below one another.
+        halves = {name: np.split(_opaque(image), 2, axis=1) for name, image in images.items()}
+        return {f"vae/{name}": np.concatenate(parts)[None] for name, parts in halves.items()}
 
     return draw
 
