@@ -14,7 +14,7 @@ from worldmodels.files.atomic import read_json
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
-WORDS = ("preset=smoke", "evaluate.engine=native", "env.num_envs=2", "rnn.baselines=false", ALONE)
+WORDS = ("preset=smoke", "evaluate.engine=native", "rnn.baselines=false", ALONE)
 CHOSEN = {
     "resnet": ("vae.encoder=resnet", "vae.blocks=2"),
     "conv3d": ("vae.encoder=conv3d", "vae.frames=3"),
@@ -28,6 +28,7 @@ def test_every_stage_uses_the_encoder_with_each_dynamics_model(copy: Path, encod
     assert done.returncode == 0, done.stdout + done.stderr
     for model in ("mdn_rnn", "gru", "transformer"):
         chosen = (f"run={model}", "base=smoke", f"rnn.model={model}", "controller.world=dream")
+        chosen += (f"evaluate.video={str(model == 'mdn_rnn').lower()}",)
         done = run(copy, "stage=all", *WORDS, *CHOSEN[encoder], *chosen)
         assert done.returncode == 0, done.stdout + done.stderr
         made = copy / model
@@ -35,16 +36,18 @@ def test_every_stage_uses_the_encoder_with_each_dynamics_model(copy: Path, encod
         scores = read_json(made / "evaluate/scores.json")
         assert {"agent", "random policy", "agent in the dream"} <= scores.keys()
         assert "is not finished" not in (made / "report/index.html").read_text()
-        assert list((made / "evaluate").glob("*.mp4"))
+    assert list((copy / "mdn_rnn/evaluate").glob("*.mp4"))
     agent = copy / "mdn_rnn/controller/agent"
     clip = 3 if encoder == "conv3d" else 1
     assert read_agent(agent).encoder.clip_length == clip
 
     frames = np.random.default_rng(0).integers(256, size=(4, 3, 96, 96, 3), dtype=np.uint8)
     together, alone = worldmodels.load_agent(agent), worldmodels.load_agent(agent)
+    together.reset(seed=0)
+    alone.reset(seed=1)
     for batch in frames:
         actions = together.act(batch)
-        np.testing.assert_allclose(actions[1], alone.act(batch[1]), atol=0.02)
+        np.testing.assert_allclose(actions[1], alone.act(batch[1]), atol=0.05)
     env = worldmodels.make_dream(agent, 2, decoded=True)
     assert env.reset(seed=0)[0].shape == (2, 64, 64, 3)
 
@@ -61,6 +64,7 @@ def test_every_stage_uses_the_encoder_with_each_dynamics_model(copy: Path, encod
 
 def test_weights_of_another_encoder_are_refused(copy: Path) -> None:
     agent, words = copy / "smoke/controller/agent", ("stage=vae", "preset=smoke", ALONE)
+    shutil.copytree(copy / "smoke/rollouts", copy / "other/rollouts")
     line = error_line(run(copy, *words, "run=other", f"base={agent}", *CHOSEN["resnet"]))
     assert "its sizes differ from those of" in line
     assert not (copy / "other/vae/vae.safetensors").exists()
