@@ -13,6 +13,9 @@ from foreign import STEPS, archives, arrays, imported, shards, stage
 from worldmodels.errors import ConfigError, DataError, WorldModelsError
 
 
+SIZE = ("env.size=128", "env.crop_rows=null")
+
+
 def test_archives_become_episodes(tmp_path: Path) -> None:
     episodes = imported(tmp_path / "data", archives(tmp_path / "source"), "numpy")
     assert len(episodes) == 3
@@ -36,8 +39,7 @@ def test_pictures_are_cropped_and_reduced_as_those_of_an_environment(tmp_path: P
 
 def test_an_import_that_is_killed_continues_to_the_same_shards(tmp_path: Path) -> None:
     source = archives(tmp_path / "source", 3, steps=400, side=128)
-    words = ("stage=import", "format=numpy", f"source={source}", "run=other")
-    words += ("env.size=128", "env.crop_rows=null")
+    words = ("stage=import", "format=numpy", f"source={source}", "run=other", *SIZE)
     done = run(tmp_path / "whole", *words)
     assert done.returncode == 0, done.stderr
     data = tmp_path / "killed"
@@ -220,7 +222,7 @@ def _playlist(folder: Path) -> None:
     (folder / "a.mp4").write_text("#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n")
 
 
-FILMS: dict[str, tuple[Callable[[Path], None], str]] = {
+FILMS: dict[str, tuple[Callable[[Path], object], str]] = {
     "ends early": (_short, r"b\.mkv: ends after 5 pictures, 12 actions need 13"),
     "cut off": (_cut, r"a\.mp4: cannot be decoded, ffmpeg reports: "),
     "playlist": (_playlist, r"a\.mp4: cannot be decoded, ffmpeg reports: "),

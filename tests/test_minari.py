@@ -39,7 +39,8 @@ def test_episodes_go_to_minari_and_back_unchanged(
         assert np.array_equal(episode.observations, ours.frames)
         assert np.array_equal(episode.actions, ours.actions)
     shutil.move(data / "other", data / "original")
-    back = imported(data, root / "worldmodels" / "other-v0", "minari", "env.size=32")
+    again = data / "original" / "export" / "minari" / "worldmodels" / "other-v0"
+    back = imported(data, again, "minari", "env.size=32")
     for one, other in zip(before, back, strict=True):
         for name, value in vars(one).items():
             assert np.array_equal(value, getattr(other, name)), name
