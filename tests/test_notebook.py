@@ -25,9 +25,8 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """In a folder that looks like a clone, so that the data of this one stay as they are."""
     reason = "needs pip install nbclient ipykernel"
     nbclient = pytest.importorskip("nbclient", reason=reason)
+    nbformat = pytest.importorskip("nbformat", reason=reason)
     pytest.importorskip("ipykernel", reason=reason)
-    import nbformat  # a dependency of nbclient
-
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     shutil.copytree(ROOT / "pretrained", tmp_path / "pretrained")
     book = nbformat.read(NOTEBOOK, as_version=4)
