@@ -12,7 +12,6 @@ from foreign import STEPS, archives, arrays, imported, shards, stage
 
 from worldmodels.errors import ConfigError, DataError, WorldModelsError
 
-
 SIZE = ("env.size=128", "env.crop_rows=null")
 
 
