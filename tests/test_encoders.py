@@ -225,7 +225,7 @@ def test_batches_of_clips_are_those_of_a_plain_loop(
         batches = FrameBatches(episodes, indices, size, 7, shuffle, length)
         images = FrameBatches(episodes, indices, size, 7, shuffle)
     epoch = list(batches.epoch(3))
-    whole = [episodes.episode(index).frames for index in indices]
+    whole = [episodes.episode(int(index)).frames for index in indices]
     for batch, frames in zip(epoch, images.epoch(3), strict=True):
         assert batch.dtype == np.uint8
         np.testing.assert_array_equal(batch[:, -1], frames)  # in the order of images

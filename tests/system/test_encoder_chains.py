@@ -28,8 +28,8 @@ def test_every_stage_uses_the_encoder_with_each_dynamics_model(copy: Path, encod
     assert done.returncode == 0, done.stdout + done.stderr
     for model in ("mdn_rnn", "gru", "transformer"):
         chosen = (f"run={model}", "base=smoke", f"rnn.model={model}", "controller.world=dream")
-        chosen += (f"evaluate.video={str(model == 'mdn_rnn').lower()}",)
-        done = run(copy, "stage=all", *WORDS, *CHOSEN[encoder], *chosen)
+        video = f"evaluate.video={str(model == 'mdn_rnn').lower()}"
+        done = run(copy, "stage=all", *WORDS, *CHOSEN[encoder], *chosen, video)
         assert done.returncode == 0, done.stdout + done.stderr
         made = copy / model
         assert not (made / "vae").exists()  # that of the base run
@@ -47,7 +47,7 @@ def test_every_stage_uses_the_encoder_with_each_dynamics_model(copy: Path, encod
     alone.reset(seed=1)
     for batch in frames:
         actions = together.act(batch)
-        np.testing.assert_allclose(actions[1], alone.act(batch[1]), atol=0.05)
+        np.testing.assert_allclose(np.asarray(actions)[1], alone.act(batch[1]), atol=0.05)
     env = worldmodels.make_dream(agent, 2, decoded=True)
     assert env.reset(seed=0)[0].shape == (2, 64, 64, 3)
 

@@ -51,4 +51,5 @@ def clip_rows(last: np.ndarray, first: np.ndarray | int, length: int) -> np.ndar
     if length == 1:
         return last
     rows: np.ndarray = last[:, None] + np.arange(1 - length, 1)
-    return np.maximum(rows, np.reshape(first, (-1, 1)))
+    rows = np.maximum(rows, np.reshape(first, (-1, 1)))
+    return rows

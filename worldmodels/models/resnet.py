@@ -34,7 +34,8 @@ class _Residual(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Maps (B, channels, height, width) to the same shape."""
-        return maps + self.second(torch.relu(self.first(torch.relu(maps))))
+        changed: Tensor = self.second(torch.relu(self.first(torch.relu(maps))))
+        return maps + changed
 
 
 @dataclass
