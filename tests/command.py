@@ -38,7 +38,10 @@ FEW_FRAMES = ("rollouts.max_steps=12", "vae.batch_size=256")
 WARM = multiprocessing.get_context("forkserver")
 """Processes that are forked from one that has imported the stages."""
 WARM.set_forkserver_preload(
-    [f"worldmodels.stages.{stage}" for stage in ("chain", "iterate", "inspect", "watch")]
+    [
+        f"worldmodels.stages.{stage}"
+        for stage in ("chain", "iterate", "inspect", "importing", "watch")
+    ]
 )
 
 

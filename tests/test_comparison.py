@@ -11,6 +11,7 @@ from pages import headings, rows
 from worldmodels.files.atomic import read_json, write_json
 
 
+@pytest.mark.system
 def test_several_runs_are_compared(copy: Path) -> None:
     shutil.copytree(copy / "smoke", copy / "<script>")
     done = run(copy, "stage=report", "run=smoke", "preset=smoke", 'compare=["<script>"]')

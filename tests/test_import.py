@@ -36,6 +36,7 @@ def test_pictures_are_cropped_and_reduced_as_those_of_an_environment(tmp_path: P
     assert np.array_equal(episode.frames[:, 12, 12], whole[:, 8, 24]), "of the upper half alone"
 
 
+@pytest.mark.system
 def test_an_import_that_is_killed_continues_to_the_same_shards(tmp_path: Path) -> None:
     source = archives(tmp_path / "source", 3, steps=400, side=128)
     words = ("stage=import", "format=numpy", f"source={source}", "run=other", *SIZE)
@@ -251,6 +252,7 @@ def test_a_video_that_does_not_fit_is_one_line(name: str, tmp_path: Path) -> Non
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.system
 def test_models_train_on_imported_videos_without_rewards(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

@@ -140,6 +140,7 @@ def test_a_dead_worker_is_replaced_and_its_job_done_again(tmp_path: Path) -> Non
         assert pool.replaced == 1
 
 
+@pytest.mark.system
 def test_a_hung_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
     with LocalPool(Tool(), 1, timeout=5) as pool:
         assert pool.map([HangOnce(tmp_path / "hung"), Square(5)]) == ["woke", 25]
@@ -153,6 +154,7 @@ def test_large_jobs_and_results_arrive_whole() -> None:
         assert pool.replaced == 0
 
 
+@pytest.mark.system
 def test_a_worker_that_takes_no_more_of_a_large_job_is_replaced() -> None:
     large = Large(b"x" * 10_000_000)
     with LocalPool(Tool(), 1, timeout=3) as pool:
@@ -163,6 +165,7 @@ def test_a_worker_that_takes_no_more_of_a_large_job_is_replaced() -> None:
         assert not running(worker)
 
 
+@pytest.mark.system
 def test_a_worker_that_is_stopped_at_its_start_is_replaced(tmp_path: Path) -> None:
     with LocalPool(StopsOnce(tmp_path / "stopped"), 1, timeout=3) as pool:
         assert pool.map([Square(3)]) == [9]
@@ -199,6 +202,7 @@ def test_half_a_message_is_no_reason_to_wait() -> None:
     end.close()
 
 
+@pytest.mark.system
 def test_a_job_that_kills_every_worker_ends_the_run_with_its_exit_code() -> None:
     with (
         LocalPool(Tool(), 1, timeout=HANG_SECONDS) as pool,
@@ -225,6 +229,7 @@ def test_what_fails_in_a_worker_is_named_with_its_file_or_place(tmp_path: Path) 
     assert line_of(unexpected.value) == f"ValueError in a worker ({place}): one two"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("dies", [False, True])
 def test_games_that_workers_started_end_with_them(tmp_path: Path, dies: bool) -> None:
     with LocalPool(Tool(), 1, timeout=HANG_SECONDS) as pool:
@@ -235,6 +240,7 @@ def test_games_that_workers_started_end_with_them(tmp_path: Path, dies: bool) ->
     wait_for(lambda: not any(running(pid) for pid in games))
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("bare")
 def test_games_end_with_their_workers_without_process_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -247,6 +253,7 @@ def test_games_end_with_their_workers_without_process_groups(
     wait_for(lambda: not running(game))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("lacking", [False, True])
 def test_workers_and_their_games_die_with_a_killed_parent(
     tmp_path: Path, request: pytest.FixtureRequest, lacking: bool
