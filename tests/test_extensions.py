@@ -15,6 +15,7 @@ from worldmodels.config.sections import LoggerConfig
 from worldmodels.errors import ConfigError
 from worldmodels.runs.tracking import MetricsLog, read_metrics
 
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "extension"
 TRACKER = """
 import json
 from dataclasses import dataclass
@@ -174,3 +175,15 @@ def test_a_package_without_its_configuration_groups_is_one_line(
     install("conf", "extra = extra_maze.groups", files=GROUPS)
     line = error_line(started_anew(tmp_path, "env=maze"))
     assert "the package extra names extra_maze.groups, and there is no such folder" in line
+
+
+def test_the_readme_of_the_example_counts_the_lines_of_each_part() -> None:
+    rows = re.findall(r"^\| [^|]+ \| (.*) \| (\d+) \|$", (EXAMPLE / "README.md").read_text(), re.M)
+    assert len(rows) == 4
+    for files, count in rows:
+        lines = [
+            line
+            for name in re.findall(r"`([^`]+)`", files)
+            for line in (EXAMPLE / "example_extension" / name).read_text().splitlines()
+        ]
+        assert len(lines) == int(count), files

@@ -1,7 +1,6 @@
 """The package examples/extension: installed by pip, found by its entry points, trained."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -114,15 +113,3 @@ def test_a_package_that_cannot_be_imported_is_one_line(site: Path, tmp_path: Pat
     line = error_line(started_anew(tmp_path, "stage=rnn", "preset=smoke", "rnn.model=mlp"))
     assert "dynamics model mlp: example_extension.dynamics:StackedMLP cannot be imported" in line
     assert "no_such_module" in line
-
-
-def test_its_readme_counts_the_lines_of_each_part() -> None:
-    rows = re.findall(r"^\| [^|]+ \| (.*) \| (\d+) \|$", (PACKAGE / "README.md").read_text(), re.M)
-    assert len(rows) == 4
-    for files, count in rows:
-        lines = [
-            line
-            for name in re.findall(r"`([^`]+)`", files)
-            for line in (PACKAGE / "example_extension" / name).read_text().splitlines()
-        ]
-        assert len(lines) == int(count), files
