@@ -164,6 +164,7 @@ def test_the_bounds_of_the_keys_are_those_of_the_encoders() -> None:
     assert LIMITS["vae.frames"].most == MAX_FRAMES
 
 
+@pytest.mark.system
 def test_an_encoder_of_clips_is_exported(tmp_path: Path) -> None:
     torch.manual_seed(0)
     agent = replace(read_agent(PRETRAINED), encoder=Conv3dVAE(32, 64, frames=3).eval())

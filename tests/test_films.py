@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from command import ALONE, run
 from pages import rows
 
@@ -11,7 +10,6 @@ from worldmodels.reporting.page import render
 from worldmodels.reporting.scores import filmed
 
 
-@pytest.mark.system
 def test_videos_leave_the_scores_as_they_are(copy: Path) -> None:
     words = ("stage=evaluate", "preset=smoke", "evaluate.episodes=3", "evaluate.engine=native")
     folder = copy / "smoke/evaluate"

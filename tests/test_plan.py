@@ -255,7 +255,6 @@ def test_a_plan_is_what_its_rates_say(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["plan.json", "smoke"]
 
 
-@pytest.mark.system
 def test_a_plan_of_a_search_in_the_learned_model_and_of_its_bootstrap_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,7 +202,6 @@ def test_half_a_message_is_no_reason_to_wait() -> None:
     end.close()
 
 
-@pytest.mark.system
 def test_a_job_that_kills_every_worker_ends_the_run_with_its_exit_code() -> None:
     with (
         LocalPool(Tool(), 1, timeout=HANG_SECONDS) as pool,
