@@ -248,7 +248,6 @@ def test_bad_input_is_refused_by_name() -> None:
             env.step(np.zeros((2, 3)))
 
 
-@pytest.mark.system
 def test_kernels_are_compiled_anew_when_what_they_call_has_changed(tmp_path: Path) -> None:
     package = tmp_path / "kernels"
     package.mkdir()
