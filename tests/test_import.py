@@ -122,6 +122,10 @@ MISFITS: dict[str, tuple[Edit, str]] = {
         "actions are not all finite",
     ),
     "texts": (lambda a: a.update(actions=np.array(["left"] * STEPS)), "actions are <U4"),
+    "actions of two dimensions": (
+        lambda a: a.update(actions=np.zeros((STEPS, 2, 2), np.float32)),
+        r"actions are \(12, 2, 2\), not \(T, A\) with at least one step",
+    ),
     "pickled objects": (_object, "it has Python objects, which are not read"),
 }
 
@@ -139,6 +143,39 @@ def test_an_archive_that_does_not_fit_is_one_line(name: str, tmp_path: Path) -> 
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "data" / "other" / "rollouts").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "changed", "problem"),
+    [
+        ("actions", np.zeros((STEPS, 3), np.float32), "its actions have 3 numbers, those before"),
+        ("rewards", None, "has no rewards, those before it have; give all episodes rewards, or"),
+    ],
+)
+def test_episodes_that_differ_in_kind_are_one_line(
+    key: str, changed: np.ndarray | None, problem: str, tmp_path: Path
+) -> None:
+    source = archives(tmp_path / "source", 1)
+    others = {name: array for name, array in arrays(1).items() if name != key}
+    np.savez(source / "other.npz", **others, **({} if changed is None else {key: changed}))
+    with pytest.raises(DataError, match=rf"other\.npz: {problem}"):
+        imported(tmp_path / "data", source, "numpy")
+
+
+def test_columns_of_one_number_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    found = arrays(0)
+    flat = found | {"actions": found["actions"][:, 0], "rewards": found["rewards"][:, None]}
+    np.savez(tmp_path / "source" / "a.npz", **flat)
+    (episode,) = imported(tmp_path / "data", tmp_path / "source", "numpy")
+    assert np.array_equal(episode.actions, found["actions"][:, :1])
+    assert np.array_equal(episode.rewards, found["rewards"])
+
+
+def test_pictures_with_fewer_rows_than_are_cropped_are_one_line(tmp_path: Path) -> None:
+    source = archives(tmp_path / "source", 1, side=32)
+    with pytest.raises(DataError, match=r"pictures of 32 rows, env\.crop_rows=40; choose fewer"):
+        imported(tmp_path / "data", source, "numpy", "env.crop_rows=40")
 
 
 def test_an_archive_that_is_cut_off_or_no_archive_is_one_line(tmp_path: Path) -> None:

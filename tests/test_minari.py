@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,4 +97,77 @@ def test_a_data_set_that_refers_to_other_files_or_runs_code_is_one_line(
     del record["observation_space"]
     metadata.write_text(json.dumps(record))
     with pytest.raises(DataError, match=r"metadata\.json: does not describe observation_space"):
+        imported(tmp_path / "data", folder, "minari")
+
+
+def test_a_folder_without_a_data_set_is_one_line(minari: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"is no data set of Minari \(data/metadata.json is"):
+        imported(tmp_path / "data", tmp_path / "empty", "minari")
+
+
+def test_actions_of_minari_of_another_kind_are_one_line(minari: Any, tmp_path: Path) -> None:
+    space = Box(-9, 9, (2, 2), np.float32)
+    content = _content(0, actions=np.zeros((STEPS, 2, 2), np.float32))
+    folder = _saved(minari, PICTURES, space, content)
+    with pytest.raises(DataError, match="supported are a vector of numbers"):
+        imported(tmp_path / "data", folder, "minari")
+
+
+def _overwritten(name: str, value: np.ndarray) -> Callable[[h5py.File], None]:
+    def edit(file: h5py.File) -> None:
+        del file[f"episode_0/{name}"]
+        file[f"episode_0/{name}"] = value
+
+    return edit
+
+
+def _virtual(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout((STEPS,), np.float64)
+    layout[:] = h5py.VirtualSource("/etc/hostname", "rewards", (STEPS,))
+    del file["episode_0/rewards"]
+    file.create_virtual_dataset("episode_0/rewards", layout)
+
+
+def _enormous(file: h5py.File) -> None:
+    del file["episode_0/rewards"]
+    file.create_dataset("episode_0/rewards", (2**40,), np.float64, chunks=(1024,))
+
+
+def _without_actions(file: h5py.File) -> None:
+    del file["episode_0/actions"]
+
+
+DAMAGE: dict[str, tuple[Callable[[h5py.File], None], str]] = {
+    "no pictures": (
+        _overwritten("observations", np.zeros((STEPS + 1, 32, 32), np.uint8)),
+        "episode 0 cannot be read",
+    ),
+    "an unknown choice": (
+        _overwritten("actions", np.full(STEPS, 3)),
+        r"episode 0: an action is not one of Discrete\(3\)",
+    ),
+    "stored elsewhere": (_virtual, "the data of /episode_0/rewards are stored elsewhere"),
+    "too large": (_enormous, "/episode_0/rewards has 8,796,093,022,208 bytes, at most"),
+    "no actions": (_without_actions, "episode 0 cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_data_set_is_one_line(name: str, minari: Any, tmp_path: Path) -> None:
+    edit, problem = DAMAGE[name]
+    content = _content(0, actions=np.arange(STEPS) % 3)
+    folder = _saved(minari, PICTURES, Discrete(3), content)
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        edit(file)
+    with pytest.raises(DataError, match=problem) as caught:
+        imported(tmp_path / "data", folder, "minari")
+    assert "\n" not in str(caught.value)
+
+
+def test_another_storage_of_minari_is_one_line(minari: Any, tmp_path: Path) -> None:
+    folder = _saved(minari, PICTURES, ACTIONS, _content(0))
+    metadata = folder / "data" / "metadata.json"
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"data_format": "arrow"}))
+    with pytest.raises(DataError, match="data_format is 'arrow', not hdf5; make it again with"):
         imported(tmp_path / "data", folder, "minari")
