@@ -156,8 +156,8 @@ def test_episodes_that_differ_in_kind_are_one_line(
     key: str, changed: np.ndarray | None, problem: str, tmp_path: Path
 ) -> None:
     source = archives(tmp_path / "source", 1)
-    others = {name: array for name, array in arrays(1).items() if name != key}
-    np.savez(source / "other.npz", **others, **({} if changed is None else {key: changed}))
+    other = arrays(1) | {key: changed}
+    np.savez(source / "other.npz", **{k: array for k, array in other.items() if array is not None})
     with pytest.raises(DataError, match=rf"other\.npz: {problem}"):
         imported(tmp_path / "data", source, "numpy")
 
