@@ -33,7 +33,7 @@ from worldmodels.errors import ConfigError
 LIMITS = limits_of(Config)
 """Of every number, and of every number in a list; null, where a key takes it, is no number."""
 
-PATHS = {"base", "data", "model", "source"}
+PATHS = {"base", "data", "model"}
 """Texts that may have any character of a file name."""
 ACTIONS = Limit(1, 1024)
 """Of the numbers that an agent acts with: the length of env.squash."""
