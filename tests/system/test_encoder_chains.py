@@ -47,7 +47,7 @@ def test_every_stage_uses_the_encoder_with_each_dynamics_model(copy: Path, encod
     alone.reset(seed=1)
     for batch in frames:
         actions = together.act(batch)
-        np.testing.assert_allclose(np.asarray(actions)[1], alone.act(batch[1]), atol=0.05)
+        np.testing.assert_allclose(np.asarray(actions)[1], alone.act(batch[1]), atol=1e-4)
     env = worldmodels.make_dream(agent, 2, decoded=True)
     assert env.reset(seed=0)[0].shape == (2, 64, 64, 3)
 
@@ -60,6 +60,12 @@ def test_every_stage_uses_the_encoder_with_each_dynamics_model(copy: Path, encod
     described = read_json(copy / "mdn_rnn/export/onnx/export.json")
     assert (described["encoder"], described["clip_length"]) == (encoder, clip)
     assert described["graphs"]["encoder"]["largest_difference"] <= TOLERANCE
+
+    shutil.copytree(copy / "smoke/rollouts", copy / "other/rollouts")
+    other = "vae.blocks=1" if encoder == "resnet" else "vae.frames=4"
+    words = ("stage=vae", "preset=smoke", "run=other", f"base={agent}", ALONE)
+    line = error_line(run(copy, *words, CHOSEN[encoder][0], other))
+    assert "its sizes differ from those of" in line
 
 
 def test_weights_of_another_encoder_are_refused(copy: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from worldmodels.models.elbo import free_nats_loss
-from worldmodels.models.encoder import Posterior, channels_last, check_side, to_input
+from worldmodels.models.deep_vae import SCALES, DeepVAE
+from worldmodels.models.encoder import Posterior, channels_last
 
 CHANNELS = (32, 64, 128, 256)
 """At a half, a quarter, an eighth and a sixteenth of the frame's side."""
@@ -25,7 +25,7 @@ class Conv3dVAEOptions:
     kl_tolerance: float = 0.5
 
 
-class Conv3dVAE(nn.Module):
+class Conv3dVAE(DeepVAE):
     """Four convolutions over a clip of C frames, four transposed ones to its newest frame.
 
     Each halves the side, and the number of frames as long as there are several (Tran et al. 2015
@@ -47,13 +47,10 @@ class Conv3dVAE(nn.Module):
     def __init__(
         self, latent_size: int, frame_size: int, frames: int = 4, kl_tolerance: float = 0.5
     ) -> None:
-        super().__init__()
-        check_side(frame_size, 2 ** len(CHANNELS))
+        super().__init__(latent_size, frame_size, kl_tolerance, clip_length=frames)
         if not 2 <= frames <= MAX_FRAMES:
             raise ValueError(f"frames={frames} is not possible; choose 2 to {MAX_FRAMES}")
-        self.latent_size, self.frame_size = latent_size, frame_size
-        self.clip_length, self.kl_tolerance = frames, kl_tolerance
-        side = frame_size // 2 ** len(CHANNELS)
+        side = frame_size // 2**SCALES
         down: list[nn.Module] = []
         for few, many in pairwise((3, *CHANNELS)):
             span = 3 if frames > 1 else 1  # a convolution of one frame over time is of zeros
@@ -89,22 +86,4 @@ class Conv3dVAE(nn.Module):
 
     def encode(self, images: Tensor) -> Posterior:
         """The posterior of clips (B, C, 3, frame_size, frame_size) in [0, 1], oldest first."""
-        maps = self.encoder(images.transpose(1, 2))  # (B, 3, C, side, side), channels last
-        mean, logvar = self.posterior(maps).chunk(2, dim=-1)
-        return Posterior(mean, logvar)
-
-    def decode(self, latents: Tensor) -> Tensor:
-        """The newest frames (B, 3, frame_size, frame_size) in [0, 1] from latents (B, Z)."""
-        images: Tensor = self.decoder(self.expand(latents))
-        return images
-
-    def for_inference(self) -> Conv3dVAE:
-        """Itself: it has no parameters that only training needs."""
-        return self
-
-    def loss(self, frames: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of `worldmodels.models.elbo`, of uint8 clips (B, C, frame_size, frame_size, 3),
-        whose newest frames are reconstructed."""
-        images = to_input(frames)
-        floor = self.kl_tolerance * self.latent_size
-        return free_nats_loss(self.encode(images), self.decode, images[:, -1], floor)
+        return super().encode(images.transpose(1, 2))  # (B, 3, C, side, side), channels last

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from worldmodels.models.elbo import free_nats_loss
-from worldmodels.models.encoder import Posterior, channels_last, check_side, to_input
+from worldmodels.models.deep_vae import SCALES, DeepVAE
+from worldmodels.models.encoder import channels_last
 
 CHANNELS = (32, 64, 96, 128)
 """At a half, a quarter, an eighth and a sixteenth of the frame's side."""
@@ -46,7 +46,7 @@ class ResNetVAEOptions:
     kl_tolerance: float = 0.5
 
 
-class ResNetVAE(nn.Module):
+class ResNetVAE(DeepVAE):
     """Four halvings of the side with residual blocks behind the last three, and their mirror image.
 
     Args:
@@ -61,18 +61,15 @@ class ResNetVAE(nn.Module):
 
     Options: ClassVar[type] = ResNetVAEOptions
     FORMAT: ClassVar[int] = 1
-    clip_length: int = 1
 
     def __init__(
         self, latent_size: int, frame_size: int, blocks: int = 1, kl_tolerance: float = 0.5
     ) -> None:
-        super().__init__()
-        check_side(frame_size, 2 ** len(CHANNELS))
+        super().__init__(latent_size, frame_size, kl_tolerance, clip_length=1)
         if not 1 <= blocks <= MAX_BLOCKS:
             raise ValueError(f"blocks={blocks} is not possible; choose 1 to {MAX_BLOCKS}")
-        self.latent_size, self.frame_size = latent_size, frame_size
-        self.blocks, self.kl_tolerance = blocks, kl_tolerance
-        side = frame_size // 2 ** len(CHANNELS)
+        self.blocks = blocks
+        side = frame_size // 2**SCALES
         units = CHANNELS[-1] * side * side
         down: list[nn.Module] = [nn.Conv2d(3, CHANNELS[0], 4, stride=2, padding=1)]
         up: list[nn.Module] = []
@@ -99,23 +96,3 @@ class ResNetVAE(nn.Module):
         """The arguments that build an equal module."""
         names = ("latent_size", "frame_size", "blocks", "kl_tolerance")
         return {name: getattr(self, name) for name in names}
-
-    def encode(self, images: Tensor) -> Posterior:
-        """The posterior of images (B, 3, frame_size, frame_size) in [0, 1]."""
-        mean, logvar = self.posterior(self.encoder(images)).chunk(2, dim=-1)
-        return Posterior(mean, logvar)
-
-    def decode(self, latents: Tensor) -> Tensor:
-        """Images (B, 3, frame_size, frame_size) in [0, 1] from latents (B, Z)."""
-        images: Tensor = self.decoder(self.expand(latents))
-        return images
-
-    def for_inference(self) -> ResNetVAE:
-        """Itself: it has no parameters that only training needs."""
-        return self
-
-    def loss(self, frames: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of `worldmodels.models.elbo`, of uint8 frames (B, frame_size, frame_size, 3)."""
-        images = to_input(frames)
-        floor = self.kl_tolerance * self.latent_size
-        return free_nats_loss(self.encode(images), self.decode, images, floor)

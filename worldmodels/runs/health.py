@@ -48,8 +48,8 @@ class Range:
 def of_encoder(latent_size: int) -> tuple[Range, ...]:
     """The ranges of the stage ``vae``."""
     collapse = (
-        "the KL term has collapsed, most latent dimensions say nothing about the frame; more data,"
-        " more epochs or a lower vae.learning_rate may help"
+        "the KL term has collapsed, most latent dimensions have no information about the frame;"
+        " more data, more epochs or a lower vae.learning_rate may help"
     )
     return (Range("validation/active_dims", collapse, low=ACTIVE_SHARE * latent_size),)
 

@@ -1,0 +1,69 @@
+"""What the encoders `ResNetVAE` and `Conv3dVAE` have in common: their parts and their loss."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from torch import Tensor, nn
+
+from worldmodels.models.elbo import free_nats_loss
+from worldmodels.models.encoder import Posterior, check_side, to_input
+
+SCALES = 4
+"""Each halves the side of a frame."""
+
+
+class DeepVAE(nn.Module):
+    """A variational autoencoder for frames whose side is a multiple of 16 pixels.
+
+    A subclass sets `encoder`, images or clips to a row of numbers; `posterior`, these to mean and
+    log-variance; `expand`, a latent to a row of numbers; and `decoder`, these to an image.
+
+    Args:
+        latent_size: dimensions of z.
+        frame_size: side of the square frames.
+        kl_tolerance: free nats per latent dimension, applied to their sum.
+        clip_length: frames of a clip; 1 for images.
+
+    Raises:
+        ValueError: another frame size.
+    """
+
+    encoder: nn.Module
+    posterior: nn.Module
+    expand: nn.Module
+    decoder: nn.Module
+
+    def __init__(
+        self, latent_size: int, frame_size: int, kl_tolerance: float, clip_length: int
+    ) -> None:
+        super().__init__()
+        check_side(frame_size, 2**SCALES)
+        self.latent_size, self.frame_size = latent_size, frame_size
+        self.kl_tolerance, self.clip_length = kl_tolerance, clip_length
+
+    def encode(self, images: Tensor) -> Posterior:
+        """The posterior of what `encoder` takes, floats in [0, 1]."""
+        mean, logvar = self.posterior(self.encoder(images)).chunk(2, dim=-1)
+        return Posterior(mean, logvar)
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Images (B, 3, frame_size, frame_size) in [0, 1] from latents (B, Z)."""
+        images: Tensor = self.decoder(self.expand(latents))
+        return images
+
+    def for_inference(self) -> Self:
+        """Itself: it has no parameters that only training needs."""
+        return self
+
+    def loss(self, frames: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of `worldmodels.models.elbo`.
+
+        Args:
+            frames: uint8 (B, frame_size, frame_size, 3), or clips (B, C, frame_size, frame_size,
+                3), whose newest frames are reconstructed.
+        """
+        images = to_input(frames)
+        newest = images if self.clip_length == 1 else images[:, -1]
+        floor = self.kl_tolerance * self.latent_size
+        return free_nats_loss(self.encode(images), self.decode, newest, floor)
