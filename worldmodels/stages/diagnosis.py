@@ -51,7 +51,10 @@ OPTIONAL = {
 }
 """The packages of each extra."""
 
-_THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+_THREAD_SETTINGS = (
+    *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"),
+    "OPENBLAS_CORETYPE",
+)
 CGROUP = Path("/sys/fs/cgroup")
 """Where Linux lists the limits of a container."""
 _CGROUP_MEMORY = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2 and 1
