@@ -21,6 +21,7 @@ EXTRAS = {
     "grpc": "ray",
     "huggingface_hub": "hub",
     "minari": "minari",
+    "pyarrow": "lerobot",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
@@ -37,6 +38,8 @@ PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "pygame": "pygame", "wandb": "wa
 EXPORTING = (Stage.export, Stage.play)
 GRAPHS = (Format.onnx, Format.web)
 """Of `stage=export`, those that have an agent's ONNX graphs."""
+FILMS = (Format.videos, Format.lerobot)
+"""Of `stage=import`, those that may have videos."""
 WITHOUT_ENV = (IMPORT, Stage.vae, Stage.rnn, Stage.inspect, Stage.report, *EXPORTING)
 EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate, Stage.plan)
 _LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.bootstrap, Stage.all, Stage.iterate)
@@ -118,8 +121,10 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
             yield f"stage={stage.name}", module
     if stage in (IMPORT, Stage.export) and config.format is Format.minari:
         yield "format=minari", "minari"
-    if stage is IMPORT and config.format is Format.videos:
-        yield "format=videos", "imageio_ffmpeg"
+    if stage in (IMPORT, Stage.export) and config.format is Format.lerobot:
+        yield "format=lerobot", "pyarrow"
+    if stage is IMPORT and config.format in FILMS:
+        yield f"format={config.format.name}", "imageio_ffmpeg"
     if stage in EVALUATING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"
     if stage is Stage.watch and config.watch.engine is Engine.envpool:

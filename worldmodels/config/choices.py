@@ -151,10 +151,11 @@ class Format(Enum):
     web = "web"
     huggingface = "huggingface"
     minari = "minari"
+    lerobot = "lerobot"
     numpy = "numpy"
     videos = "videos"
 
 
-EXPORTS = (Format.onnx, Format.web, Format.huggingface, Format.minari)
-IMPORTS = (Format.numpy, Format.videos, Format.minari)
+EXPORTS = (Format.onnx, Format.web, Format.huggingface, Format.minari, Format.lerobot)
+IMPORTS = (Format.numpy, Format.videos, Format.minari, Format.lerobot)
 """The formats of the stages export and import."""

@@ -65,10 +65,13 @@ class Config:
     hf://owner/name@revision on the Hugging Face Hub."""
     format: Format = Format.onnx
     """What stage=export writes: onnx, graphs for ONNX Runtime; web, a page that runs them;
-    huggingface, a folder for the Hugging Face Hub; minari, the run's episodes as a data set of
-    Minari. What stage=import reads: numpy, archives; videos, with tables of actions; minari."""
+    huggingface, a folder for the Hugging Face Hub; minari and lerobot, the run's episodes as a data
+    set of Minari or of LeRobot. What stage=import reads: numpy, archives; videos, with tables of
+    actions; minari; lerobot."""
     source: str | None = None
     """Folder of the episodes that stage=import reads."""
+    camera: str | None = None
+    """Feature of a LeRobot data set whose pictures stage=import reads; null: the only one."""
     compare: list[str] = field(default_factory=list)
     """Other evaluated runs that stage=report shows beside this one."""
     overwrite: bool = False

@@ -111,7 +111,9 @@ class MinariSource:
         )
 
 
-def write_minari(folder: Path, name: str, episodes: EpisodeSet, described: dict[str, Any]) -> None:
+def write_minari(
+    folder: Path, name: str, episodes: EpisodeSet, described: dict[str, Any]
+) -> list[str]:
     """Write episodes as a data set of Minari, one after another.
 
     Args:
@@ -120,6 +122,9 @@ def write_minari(folder: Path, name: str, episodes: EpisodeSet, described: dict[
         name: of the data set, ``namespace/name-v0``.
         episodes: to write; of discrete actions, the vectors that stand for them.
         described: further entries of its metadata.
+
+    Returns:
+        the names of the files in `folder`.
 
     Raises:
         ArtifactError: the disk is full or not writable.
@@ -152,6 +157,7 @@ def write_minari(folder: Path, name: str, episodes: EpisodeSet, described: dict[
             }
             storage.update_episodes([EpisodeBuffer(seed=one.seed, **buffer)])
         storage.update_metadata({"dataset_id": name, "minari_version": __version__, **described})
+    return [f"{name}/data/{file}" for file in (METADATA, CONTENT)]
 
 
 def _opened(data: Path) -> MinariStorage:

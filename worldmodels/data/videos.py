@@ -68,7 +68,7 @@ class VideoSource:
         found = _read_csv(table) if table.suffix == ".csv" else _read_npy(table)
         return Foreign(
             str(video),
-            _pictures(video),
+            decoded(video),
             found["actions"],
             found.get("rewards"),
             found.get("terminated"),
@@ -76,13 +76,22 @@ class VideoSource:
         )
 
 
-def _pictures(path: Path) -> Iterator[np.ndarray]:
-    """Blocks of the pictures of a video."""
+def decoded(path: Path, count: int | None = None, start: float = 0.0) -> Iterator[np.ndarray]:
+    """Blocks of the pictures of a video.
+
+    Args:
+        path: of the video.
+        count: at most so many pictures; None for all.
+        start: seconds, before which no picture is taken.
+
+    Raises:
+        DataError: it cannot be decoded.
+    """
     open_regular(path).close()
     place = f"file:{path.absolute()}"
-    reader = imageio_ffmpeg.read_frames(
-        place, input_params=list(_INPUT), output_params=list(_OUTPUT)
-    )
+    given = [*_INPUT, "-ss", f"{start:.6f}"] if start else list(_INPUT)
+    limit = [] if count is None else ["-frames:v", str(count)]
+    reader = imageio_ffmpeg.read_frames(place, input_params=given, output_params=[*_OUTPUT, *limit])
     try:
         width, height = next(reader)["size"]
         rows = max(1, BLOCK_BYTES // (width * height * 3))

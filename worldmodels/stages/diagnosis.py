@@ -42,6 +42,7 @@ OPTIONAL = {
     "envpool": ("envpool",),
     "gcs": ("gcsfs",),
     "hub": ("huggingface-hub",),
+    "lerobot": ("pyarrow",),
     "minari": ("minari",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "ray": ("ray",),

@@ -19,14 +19,14 @@ from worldmodels.stages.model_card import evaluation_of, write_hub
 
 def run(context: Context) -> None:
     """Write the agent of ``model=``, or of this run, in the form of ``format=``; for
-    ``format=minari``, the episodes of this run.
+    ``format=minari`` and ``lerobot``, the episodes of this run.
 
     Raises:
         ArtifactError: there is no agent, it is damaged, or its models cannot be exported; or there
             are no episodes.
         ConfigError: the page's files cannot be had.
     """
-    if context.config.format is Format.minari:
+    if context.config.format in (Format.minari, Format.lerobot):
         _export_episodes(context)
     else:
         export(context, context.config.format)
@@ -58,21 +58,25 @@ def export(context: Context, form: Format) -> Path:
 
 
 def _export_episodes(context: Context) -> None:
-    """Write the episodes of a run as a data set of Minari."""
+    """Write the episodes of a run as a data set of Minari or of LeRobot."""
     config, inputs = context.config, {"rollouts": context.run.fingerprint("rollouts")}
     run = context.run.within("export", "export")
-    name = f"worldmodels/{re.sub(r'[^A-Za-z0-9_-]', '-', config.run)}-v0"
-    with _begin(run, Format.minari, {"name": name}, inputs, config.overwrite) as folder:
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", config.run)
+    name = f"worldmodels/{name}-v0" if config.format is Format.minari else f"worldmodels/{name}"
+    with _begin(run, config.format, {"name": name}, inputs, config.overwrite) as folder:
         if not folder.complete:
-            # Imported here: Minari is optional.
-            from worldmodels.data.minari_sets import CONTENT, METADATA, write_minari
-
             episodes = context.inputs.own_episodes()
-            described = {
-                "rewarded": all(shard.attrs.get("rewarded", 1) for shard in episodes.shards)
-            }
-            write_minari(folder.path, name, episodes, described)
-            files = [f"{name}/data/{file}" for file in (METADATA, CONTENT)]
+            rewarded = all(shard.attrs.get("rewarded", 1) for shard in episodes.shards)
+            # Imported here: these libraries are optional.
+            if config.format is Format.minari:
+                from worldmodels.data.minari_sets import write_minari
+
+                files = write_minari(folder.path, name, episodes, {"rewarded": rewarded})
+            else:
+                from worldmodels.data.lerobot_writer import write_lerobot
+
+                files = write_lerobot(folder.path / name, episodes, config.env.name, rewarded)
+                files = [f"{name}/{file}" for file in files]
             _finish(folder, episodes.fingerprint, files)
 
 

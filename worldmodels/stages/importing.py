@@ -82,6 +82,11 @@ def _source(config: Config) -> Source:
     folder = Path(config.source)
     if not folder.is_dir():
         raise ConfigError(f"source={config.source}: there is no such folder; check the path")
+    if config.format is Format.lerobot:
+        # Imported here: pyarrow is optional.
+        from worldmodels.data.lerobot_sets import LeRobotSource
+
+        return LeRobotSource(folder, config.camera)
     if config.format is Format.minari:
         return MinariSource(folder)
     return VideoSource(folder) if config.format is Format.videos else NumpySource(folder)
