@@ -23,6 +23,7 @@ from worldmodels.reporting.figures import Figures
 from worldmodels.reporting.open_loop import OpenLoopResult, OpenLoopRollout, Trajectories
 from worldmodels.reporting.page import STAGES, render
 from worldmodels.reporting.pictures import EpisodeComparison
+from worldmodels.reporting.reproducibility import CHECKLIST, render_checklist
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.runs import tracking
 
@@ -170,14 +171,20 @@ def test_no_text_of_a_runs_files_becomes_markup(copy: Path, text: str) -> None:
     )
     reader = _Reader()
     reader.feed(page)
-    assert reader.open == []
-    assert not reader.elements & {"script", "iframe", "object", "embed", "base", "form", "link"}
-    assert not [name for name in reader.attributes if name.startswith("on")]
-    assert all(source.startswith("data:") for source in reader.sources)
+    checklist = _Reader()
+    checklist.feed(render_checklist(text, folders))
+    for read in (reader, checklist):
+        assert read.open == []
+        assert not read.elements & {"script", "iframe", "object", "embed", "base", "form", "link"}
+        assert not [name for name in read.attributes if name.startswith("on")]
+        assert all(source.startswith("data:") for source in read.sources)
+    assert f"Reproducibility: {text}" in "".join(checklist.text)
+    assert checklist.links == []
     figures.write(copy)
-    assert len(reader.links) > 10
-    assert all(re.fullmatch(r"figures/[a-z0-9-]+\.(svg|csv)", link) for link in reader.links)
-    assert {copy / link for link in reader.links} == set((copy / "figures").iterdir())
+    links = [link for link in reader.links if link != CHECKLIST]
+    assert 10 < len(links) < len(reader.links)
+    assert all(re.fullmatch(r"figures/[a-z0-9-]+\.(svg|csv)", link) for link in links)
+    assert {copy / link for link in links} == set((copy / "figures").iterdir())
     for svg in copy.glob("figures/*.svg"):
         elements = {element.tag for element in ElementTree.parse(svg).iter()}
         assert not {name for name in elements if name.endswith(("}script", "}iframe", "}a"))}

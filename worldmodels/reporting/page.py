@@ -1,24 +1,21 @@
 """The report of a run: one HTML page that needs no other file.
 
-The texts are in the jinja2 templates of ``templates/``; this module reads the values they show.
-Autoescape is on: a text from a run's files never becomes markup. Only charts, which matplotlib
-escapes, are passed as markup.
+The texts are in ``templates/report.html``; this module reads the values that it shows. Only charts,
+which matplotlib escapes, are passed as markup.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import jinja2
-
 from worldmodels.config.sections import CalibrationConfig
 from worldmodels.files.images import png
-from worldmodels.files.untrusted import printable
 from worldmodels.reporting.charts import Chart, Drawn, draw
 from worldmodels.reporting.comparison import COMPARISON_HEADER, compare_runs
 from worldmodels.reporting.dots import draw_dots
 from worldmodels.reporting.figures import Figures
 from worldmodels.reporting.films import LOWEST_HEADER, films_of, lowest_rows
+from worldmodels.reporting.html import fill
 from worldmodels.reporting.learning import PAPER_CURVES, against_steps, draw_learning, read_search
 from worldmodels.reporting.media import PNG, data_url, embedded
 from worldmodels.reporting.model_sections import (
@@ -100,15 +97,6 @@ _LIKELIHOODS = {
     "copy_last": "Gaussian around the previous latent",
 }
 
-_TEMPLATES = jinja2.Environment(
-    loader=jinja2.PackageLoader("worldmodels.reporting"),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
-
 
 def render(
     name: str,
@@ -141,7 +129,7 @@ def render(
     values: Values = {
         "name": name,
         "key_figures": _key_figures(manifests),
-        "missing": {s: _reason(s, manifests) for s in STAGES if s not in folders},
+        "missing": {s: absence(s, manifests) for s in STAGES if s not in folders},
         "comparison": None if comparison is None else _comparison(comparison),
         **_model(folders, manifests, limits or CalibrationConfig(), figures),
         "compared": compare_runs(compared, figures) if compared else None,
@@ -160,13 +148,16 @@ def render(
     ):
         if stage in folders:
             values[stage] = section(folders[stage], manifests[stage], figures)
-    page = _TEMPLATES.get_template("report.html").render(values)
-    # A control character in a text of an untrusted file could hide another text.
-    return "\n".join(printable(line, len(line) + 1) for line in page.split("\n"))
+    return fill("report.html", values)
 
 
-def _reason(stage: str, manifests: dict[str, Record]) -> str:
-    """Why there is nothing to show of `stage`."""
+def absence(stage: str, manifests: dict[str, Record]) -> str:
+    """Why there is nothing to show of a stage.
+
+    Args:
+        stage: its name.
+        manifests: of the finished stages, by name.
+    """
     inputs = manifests["controller"].texts("inputs") if "controller" in manifests else {}
     if stage in ("rollouts", "vae", "rnn") and "base" in inputs:
         return "This run uses the VAE and MDN-RNN of a trained agent."

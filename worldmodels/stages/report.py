@@ -1,4 +1,5 @@
-"""Stage ``report``: one self-contained HTML page of a run. Every command writes it again."""
+"""Stage ``report``: one self-contained HTML page of a run, and its answers to the reproducibility
+checklist. Every command writes them again."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from worldmodels.reporting.open_loop import OpenLoopResult, open_loop
 from worldmodels.reporting.page import STAGES, render
 from worldmodels.reporting.pictures import EpisodeComparison, compare_episode
 from worldmodels.reporting.records import read_record, read_scores
+from worldmodels.reporting.reproducibility import CHECKLIST, render_checklist
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.integrity import fingerprint_file, listed, verified
@@ -24,8 +26,8 @@ from worldmodels.stages.context import Context
 
 
 def run(context: Context) -> None:
-    """Write ``index.html`` from the manifests, metrics and pictures of the finished stages, and the
-    charts as files below ``figures/``.
+    """Write ``index.html`` from the manifests, metrics and pictures of the finished stages, the
+    charts as files below ``figures/``, and ``reproducibility.html``.
 
     Raises:
         ArtifactError: no stage is finished, or a file of a finished stage is damaged; or a run of
@@ -45,8 +47,9 @@ def run(context: Context) -> None:
     with context.run.begin("report", {}, {}, overwrite=True) as folder:
         folder.price_per_hour = context.config.price_per_hour
         figures = Figures()
+        run_name = context.run.root.name
         page = render(
-            context.run.root.name,
+            run_name,
             finished,
             _comparison(context, finished) if modelled else None,
             _open_loop(context) if "evaluate" in finished else None,
@@ -57,8 +60,10 @@ def run(context: Context) -> None:
         )
         figures.write(folder.path)
         path = folder.path / "index.html"
-        with atomic_path(path) as temporary:
-            temporary.write_text(page)
+        pages = {path: page, path.with_name(CHECKLIST): render_checklist(run_name, finished)}
+        for place, content in pages.items():
+            with atomic_path(place) as temporary:
+                temporary.write_text(content)
         folder.finish(fingerprint_file(path))
     say(f"report: wrote {path}")
 
