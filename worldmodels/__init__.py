@@ -7,7 +7,6 @@ importing the package takes no time.
 import os
 from typing import TYPE_CHECKING, Any
 
-from worldmodels.system.blas import choose_kernels
 from worldmodels.system.threads import share_cores
 from worldmodels.version import __version__
 
@@ -34,7 +33,6 @@ __all__ = [
 ]
 
 share_cores(os.environ)
-choose_kernels(os.environ)
 
 
 def __getattr__(name: str) -> Any:

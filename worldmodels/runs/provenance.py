@@ -7,9 +7,11 @@ import os
 import platform
 import subprocess
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
+
+from threadpoolctl import threadpool_info
 
 from worldmodels.config import shipped
 from worldmodels.errors import DISTRIBUTION
@@ -32,6 +34,7 @@ def provenance() -> dict[str, Any]:
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
+    versions |= _blas()
     return {
         "python": platform.python_version(),
         "versions": versions,
@@ -39,6 +42,20 @@ def provenance() -> dict[str, Any]:
         "commit": _commit() or os.environ.get("WORLDMODELS_COMMIT"),
         "machine": f"{_processor()}, {cores_in_words()}",
     }
+
+
+def _blas() -> dict[str, str]:
+    """NumPy's OpenBLAS with the kernels that it uses; nothing where NumPy has another library.
+
+    OpenBLAS chooses kernels by the processor, or by ``OPENBLAS_CORETYPE``, and they round
+    differently, which changes a search from its second generation on.
+    """
+    import_module("numpy")  # which loads it
+    found = [part for part in threadpool_info() if part["internal_api"] == "openblas"]
+    if not found:
+        return {}
+    used = max(found, key=lambda part: "numpy" in part["filepath"])  # SciPy has one of its own
+    return {"OpenBLAS": f"{used['version']} {used['architecture']}"}
 
 
 def _commit() -> str | None:
