@@ -34,6 +34,7 @@ def plans(records: list[dict[str, Any]]) -> str:
 
 
 def took(records: list[dict[str, Any]]) -> str:
-    """The lines that the stages of the first of the planned runs ended with."""
-    lines = [row["line"] for record in records[:1] for row in record["stages"]]
+    """The lines that the stages of the planned run of ``preset=quick`` ended with."""
+    shown = [record for record in records if record["words"] == ["preset=quick"]]
+    lines = [row["line"] for record in shown for row in record["stages"]]
     return "\n```text\n" + "\n".join(lines) + "\n```\n\n"
