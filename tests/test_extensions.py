@@ -11,7 +11,7 @@ import pytest
 from command import composed, environment, error_line, started_anew
 
 from worldmodels import extras, trackers
-from worldmodels.config.sections import LoggerConfig
+from worldmodels.config.execution import LoggerConfig
 from worldmodels.errors import ConfigError
 from worldmodels.runs.tracking import MetricsLog, read_metrics
 

@@ -11,8 +11,8 @@ import pytest
 from copies import equal, write
 from waiting import wait_for
 
+from worldmodels.config.execution import MirrorConfig
 from worldmodels.config.schema import Config
-from worldmodels.config.sections import MirrorConfig
 from worldmodels.errors import ArtifactError, StoreError
 from worldmodels.store import location as locations
 from worldmodels.store import mirror as mirrors

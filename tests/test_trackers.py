@@ -17,7 +17,7 @@ from waiting import wait_for
 
 from worldmodels import trackers
 from worldmodels.config.choices import LoggerMode
-from worldmodels.config.sections import LoggerConfig
+from worldmodels.config.execution import LoggerConfig
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.files import images

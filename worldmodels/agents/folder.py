@@ -1,9 +1,10 @@
 """A trained agent on disk: encoder, dynamics model, controller, and their configuration.
 
 The folder is self-contained: ``agent.json``, ``vae.safetensors``, ``rnn.safetensors``,
-``controller.safetensors``, and, if the search ran in principal components of the features,
-``pca_subspace.safetensors``. Every controller stage leaves one; ``evaluate`` takes any, and so does
-the search for another controller on its models.
+``controller.safetensors``; if the search ran in principal components of the features,
+``pca_subspace.safetensors``; and if its episodes began at moments of recorded ones,
+``starts.safetensors``. Every controller stage leaves one; ``evaluate`` takes any, and so does the
+search for another controller on its models.
 
 An agent may come from an untrusted source: sizes are checked before a network of them is made,
 shapes and types before numbers are read, and numbers have to be finite. ``agent.json`` has the
@@ -50,7 +51,9 @@ from worldmodels.models.encoder import Encoder
 from worldmodels.models.features import FeatureSpec
 
 RECORD = "agent.json"
-PARTS = tuple(f"{name}.safetensors" for name in ("controller", "pca_subspace", "rnn", "vae"))
+PARTS = tuple(
+    f"{name}.safetensors" for name in ("controller", "pca_subspace", "rnn", "starts", "vae")
+)
 _DESCRIBED = {"env_id", "features", "controller", "observation", "actions"}
 _FIELDS = {"format", *_DESCRIBED, "converted_from", "files"}
 _HIDDEN_UNITS = LIMITS["controller.hidden_units"]

@@ -113,6 +113,13 @@ class HiddenChoice(Enum):
     updated = "updated"
 
 
+class StartChoice(Enum):
+    """Where episodes in the learned model begin."""
+
+    first = "first"
+    recorded = "recorded"
+
+
 class Precision(Enum):
     """Arithmetic of the networks; auto is bfloat16 where the hardware has it."""
 

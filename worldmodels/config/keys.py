@@ -1,6 +1,6 @@
 """What is known of each key of the schema: meaning, unit, default, accepted values.
 
-All of it stands where the key is defined (`worldmodels/config/sections.py`): the meaning in the
+All of it stands where the key is defined (``sections.py``, ``execution.py``): the meaning in the
 docstring below the field, range and unit in `number`. ``--help``, docs/configuration.md and the
 checks of numbers (`worldmodels/config/limits.py`) read it from there.
 """

@@ -1,7 +1,7 @@
 """Checks of a configuration: each number within its range, and keys that depend on one another.
 
 They run before any work begins, because a mistake would otherwise end a stage hours later. The
-range of a key is in `worldmodels/config/sections.py`.
+range of a key is where it is defined.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from worldmodels.config.choices import (
 )
 from worldmodels.config.hubs import hub_address, is_hub
 from worldmodels.config.keys import Limit, limits_of
-from worldmodels.config.schema import Config, bootstrap_config, flat, unknown
+from worldmodels.config.schema import Config, bootstrap_config, flat, later_config, unknown
 from worldmodels.config.sections import ControllerConfig
 from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
@@ -86,11 +86,15 @@ def check(config: Config) -> None:
         _check_latents(config)
         _check_members(config)
         _check_split(config)
-    if config.bootstrap:
-        try:
-            check(bootstrap_config(config))
-        except ConfigError as error:
-            raise ConfigError(f"with the values of bootstrap.*: {error}") from None
+    for key, changes, changed in (
+        ("bootstrap", config.bootstrap, bootstrap_config),
+        ("iterate.later", config.iterate.later, later_config),
+    ):
+        if changes:
+            try:
+                check(changed(config))
+            except ConfigError as error:
+                raise ConfigError(f"with the values of {key}.*: {error}") from None
 
 
 def run_folder(config: Config, key: str, name: str) -> Path:

@@ -15,7 +15,15 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from worldmodels.config.choices import Device, Display, Format, Stage
+from worldmodels.config.choices import ActionSource, Device, Display, Format, Stage
+from worldmodels.config.execution import (
+    LoggerConfig,
+    MirrorConfig,
+    PlayConfig,
+    TrainerConfig,
+    WatchConfig,
+    WorkersConfig,
+)
 from worldmodels.config.keys import number
 from worldmodels.config.renames import renamed
 from worldmodels.config.sections import (
@@ -24,15 +32,9 @@ from worldmodels.config.sections import (
     EnvConfig,
     EvaluateConfig,
     IterateConfig,
-    LoggerConfig,
-    MirrorConfig,
-    PlayConfig,
     RNNConfig,
     RolloutsConfig,
-    TrainerConfig,
     VAEConfig,
-    WatchConfig,
-    WorkersConfig,
 )
 
 
@@ -102,7 +104,13 @@ def register() -> None:
     """Make the schema known to Hydra as ``schema``."""
     # The mappings take any key, also without Hydra's ``+``.
     node = OmegaConf.structured(Config)
-    for mapping in (node.env.kwargs, node.vae.options, node.rnn.options, node.logger.options):
+    for mapping in (
+        node.env.kwargs,
+        node.vae.options,
+        node.rnn.options,
+        node.logger.options,
+        node.iterate.later,
+    ):
         OmegaConf.set_struct(mapping, False)
     ConfigStore.instance().store(name="schema", node=node)
 
@@ -119,6 +127,16 @@ def bootstrap_config(config: Config) -> Config:
     shorter = changed(config, config.bootstrap)
     shorter.bootstrap = {}
     return shorter
+
+
+def later_config(config: Config) -> Config:
+    """The configuration of the rounds after the first: their data is the controller's."""
+    later = changed(config, config.iterate.later)
+    later.bootstrap, later.iterate.later = {}, {}
+    later.rollouts.policy = ActionSource.controller
+    if "noise" not in config.iterate.later.get("rollouts", {}):
+        later.rollouts.noise = config.iterate.noise
+    return later
 
 
 def parts(config: Config) -> Iterator[Config]:

@@ -1,7 +1,8 @@
-"""The sections of the configuration: every key, its type, default, range and meaning.
+"""The sections of the configuration about environment and models: every key, its type, default,
+range and meaning.
 
-Every default is here or in `Config`; a file of ``conf/`` has only what differs from it. Where the
-paper gives a number, that is the default.
+Every default is here, in ``execution.py`` or in `Config`; a file of ``conf/`` has only what differs
+from it. Where the paper gives a number, that is the default.
 
 ``number(default, least, most)`` is a key that takes a number. The docstring below a key is its
 meaning in ``--help`` and docs/configuration.md.
@@ -17,21 +18,17 @@ from omegaconf import II
 from worldmodels import seeds
 from worldmodels.config.choices import (
     ActionSource,
-    Backend,
     Engine,
     Features,
     HiddenChoice,
     LatentChoice,
-    LoggerMode,
     MemberSampling,
     OnCorrupt,
-    Precision,
-    Strategy,
+    StartChoice,
     WorldKind,
 )
 from worldmodels.config.keys import number
 
-_WEEK = 7 * 24 * 3600
 _MANY = 100_000
 _HUGE = 1_000_000
 """Bounds far beyond any preset: they stop a mistyped number from running or allocating endlessly,
@@ -248,6 +245,9 @@ class ControllerConfig:
     pessimism: float = number(0.0, 0, 1000)
     """Standard deviations of the members' predicted rewards that are subtracted from their mean, in
     the learned model."""
+    starts: StartChoice = StartChoice.first
+    """Where episodes in the learned model begin: at first frames of recorded episodes, or at any
+    moment of them (recorded), with the dynamics model's state of that moment."""
     dream_num_envs: int | None = number(None, 1, 16_384)
     """Episodes in one batch in the learned model; null: 64 to 256 on a CPU, all on a GPU."""
     overlap: bool = False
@@ -285,107 +285,12 @@ class IterateConfig:
     """Number of rounds."""
     noise: float = number(0.1, 0, 1000)
     """The value of rollouts.noise in the rounds after the first."""
+    later: dict[str, Any] = field(default_factory=dict)
+    """Keys of the rounds after the first that differ, as nested mappings. Their data is collected
+    with rollouts.policy=controller."""
+    encoder_rounds: int | None = number(None, 1, 1000)
+    """Rounds that train the encoder; later ones keep its weights and the latents of episodes that
+    are encoded already. null: all of them."""
     patience: int | None = number(None, 1, 1000)
     """Rounds in a row with a calibrated dynamics model and newest episodes whose mean return is no
     higher than in a round before, after which no further round begins; null: all rounds run."""
-
-
-@dataclass
-class PlayConfig:
-    """Page of stage=play."""
-
-    port: int = number(8000, 0, 65_535)
-    """Port on 127.0.0.1; 0: a free one."""
-
-
-@dataclass
-class WatchConfig:
-    """An agent or a person in the environment: stage=watch."""
-
-    engine: Engine = Engine.gymnasium
-    """Simulator, as env.engine."""
-    port: int = number(8001, 0, 65_535)
-    """Port on 127.0.0.1 of the page; 0: a free one."""
-    first_seed: int = number(0, 0, seeds.EVALUATION_END - 1)
-    """Seed of the first episode; the next has the next seed."""
-    episodes: int | None = number(None, 1, 100_000)
-    """Episodes after which the stage ends; null: it goes on until Ctrl-C."""
-    record: bool = False
-    """Write the episodes in which a person drives as the run's rollouts; their seeds are those of
-    collection."""
-
-
-@dataclass
-class TrainerConfig:
-    """Training of the networks."""
-
-    precision: Precision = Precision.auto
-    """Arithmetic of the networks: auto is bfloat16 where the hardware has it."""
-    devices: int = number(1, 1, 1024)
-    """Processes on each node that train one model: one for each GPU, or with device=cpu, sharing
-    the cores. A batch stays what vae.batch_size and rnn.batch_size say."""
-    nodes: int = number(1, 1, 4096)
-    """Nodes, on each of which torchrun or srun starts trainer.devices processes."""
-    strategy: Strategy = Strategy.auto
-    """auto: one process, or a process group for more; ddp: a process group always."""
-    accumulate: int = number(1, 1, 8192)
-    """Parts in which each process computes its rows of a batch, with gradients added up: less
-    memory, the same result up to rounding. It grows by itself where memory does not suffice. One
-    process on a CPU computes at least two, side by side."""
-    compile: bool = False
-    """Compile the loss with torch.compile, which takes a minute first and needs a C++ compiler."""
-    checkpoint_seconds: float = number(30.0, 0, _WEEK, unit="seconds")
-    """Time between checkpoints."""
-    log_every: int = number(20, 1, 1_000_000, unit="steps")
-    """Steps of the optimiser between log lines."""
-
-    @property
-    def grouped(self) -> bool:
-        """Whether training joins a process group."""
-        return self.devices * self.nodes > 1 or self.strategy is Strategy.ddp
-
-
-@dataclass
-class WorkersConfig:
-    """Worker processes for episodes; neither their number nor their place changes a result."""
-
-    backend: Backend = Backend.local
-    """Where they are: local is this machine; ray is a Ray cluster, on whose CPUs they compute."""
-    address: str = "auto"
-    """Ray cluster: auto is that of $RAY_ADDRESS or one that runs on this machine; host:port of one
-    that this machine is part of; ray://host:port of another; local starts one here for this
-    command."""
-    processes: int | None = number(None, 0, 1024)
-    """Worker processes. 0: none, this process works (not with ray). null: one for each core, none
-    on a GPU; with ray one for each core of the cluster, also of machines that join it later."""
-    timeout: float = number(120.0, 0, _WEEK, above=True, unit="seconds")
-    """Time without progress after which a worker is replaced."""
-
-
-@dataclass
-class LoggerConfig:
-    """Metrics beside metrics.csv."""
-
-    name: str = "csv"
-    """Registered name of a tracker: tensorboard, wandb or one of another package; csv: none but
-    metrics.csv."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Options of a tracker of another package."""
-    project: str = "worldmodels"
-    """Project at W&B."""
-    mode: LoggerMode = LoggerMode.offline
-    """Mode of W&B; offline needs no account."""
-
-
-@dataclass
-class MirrorConfig:
-    """Copy of the run in store=."""
-
-    interval: float = number(5.0, 0.05, 3600, unit="seconds")
-    """Least time between two looks for new files."""
-    cpu_share: float = number(0.02, 0, 1, above=True)
-    """Share of one core that copying uses on average while stages run."""
-    timeout: float = number(3600.0, 0, _WEEK, unit="seconds")
-    """Time that the end of a finished run waits for the copy to be complete."""
-    stop_timeout: float = number(60.0, 0, _WEEK, unit="seconds")
-    """The same after SIGTERM, SIGINT or an error."""

@@ -12,8 +12,16 @@ from threadpoolctl import threadpool_limits
 from worldmodels import seeds
 from worldmodels.agents.folder import Agent, AgentConfig, read_agent, write_agent
 from worldmodels.agents.model_files import load_encoder, load_first_latents, load_members
-from worldmodels.config.choices import HiddenChoice, LatentChoice, MemberSampling, WorldKind
+from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
+from worldmodels.config.choices import (
+    HiddenChoice,
+    LatentChoice,
+    MemberSampling,
+    StartChoice,
+    WorldKind,
+)
 from worldmodels.data.latents import LatentSet
+from worldmodels.data.starts import draw_starts
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 from worldmodels.evolution.evolve import EvolveOptions, evolve
@@ -40,6 +48,8 @@ from worldmodels.worlds.specs import DreamWorldSpec, WorldSpec
 MIN_DREAM_ENVS, MAX_DREAM_ENVS = 64, 256
 """Least and largest number of episodes in one batch in the learned model on a CPU: with fewer the
 memory bandwidth of the model's weights limits, with more the batch does not fit in the cache."""
+START_COUNT = 1024
+"""Moments at which episodes in the learned model begin, at most."""
 GPU_DREAM_ENVS = 8192
 """On a GPU: large enough for all episodes of a generation in one batch."""
 
@@ -81,7 +91,8 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     )
     best = _recorded_best(context, models, dynamics)
     options = _options(context, folder.record["made_by"], best)
-    world = _world_spec(context, models, joined.features)
+    starts = _starts(context, agent, models, dynamics)
+    world = _world_spec(context, models, joined.features, starts)
     workers = partial(context.runtime.pool, world)
     (seed,) = seeds.draw(seeds.Purpose.SELECTION, context.config.seed, count=1)
     draw = agent_snapshot(world.build, encoder, joined.controller, seed, config.max_steps)
@@ -201,7 +212,10 @@ def _subspace(
     if components is None:
         return PCASubspace(np.zeros(features), np.eye(features), spec)
     if not path.exists():
-        if models.latents is None:
+        kept = context.inputs.previous_subspace()
+        if kept is not None:
+            found = _subspace_of_agent(kept, features, components, spec)
+        elif models.latents is None:
             found = _subspace_of_agent(models.subspace, features, components, spec)
         else:
             with threadpool_limits(1):  # rounding must not depend on the number of cores
@@ -238,6 +252,35 @@ def _subspace_of_agent(
     return subspace.leading(components)
 
 
+def _starts(context: Context, agent: Path, models: Models, dynamics: DynamicsModel) -> Path | None:
+    """The file of the moments at which episodes begin, saved with the agent; None without it.
+
+    Half of the moments are of the newest episodes, which the present controller collected.
+
+    Raises:
+        ConfigError: the dynamics model is an agent's that has no such file.
+    """
+    path = agent / STARTS
+    if context.config.controller.starts is StartChoice.first:
+        return None
+    if not path.exists():
+        if models.latents is not None:
+            episodes = context.inputs.episodes()
+            latents, stall_steps = LatentSet(models.latents), context.config.rollouts.stall_steps
+            groups = [context.inputs.newest(episodes), np.arange(episodes.num_episodes)]
+            seed = context.config.seed
+            save_starts(path, draw_starts(latents, groups, START_COUNT, seed, stall_steps))
+        elif models.starts is not None:
+            sizes = dynamics.latent_size, dynamics.action_size
+            save_starts(path, load_starts(models.starts, *sizes))
+        else:
+            raise ConfigError(
+                "controller.starts=recorded: the agent of base= has no starts.safetensors; choose"
+                " controller.starts=first, or train encoder and dynamics model in this run"
+            )
+    return path
+
+
 def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None:
     """Coordinates of the controller of the round before, where the search starts; or None."""
     if not context.earlier:
@@ -259,15 +302,26 @@ def batch_sizes(context: Context) -> tuple[int, int]:
     return MIN_DREAM_ENVS, MAX_DREAM_ENVS
 
 
-def _world_spec(context: Context, models: Models, features: FeatureSpec) -> WorldSpec:
+def _world_spec(
+    context: Context, models: Models, features: FeatureSpec, starts: Path | None
+) -> WorldSpec:
     """How workers build the world that controllers are evolved in."""
     if context.config.controller.world is WorldKind.real:
         return context.runtime.real(None, models.encoder, models.dynamics, features)
-    return dream_spec(context, models.dynamics, features)
+    return dream_spec(context, models.dynamics, features, starts)
 
 
-def dream_spec(context: Context, dynamics: Path, features: FeatureSpec) -> DreamWorldSpec:
-    """How workers build the learned model of the file `dynamics`, as the configuration uses it."""
+def dream_spec(
+    context: Context, dynamics: Path, features: FeatureSpec, starts: Path | None
+) -> DreamWorldSpec:
+    """How workers build the learned model of the file `dynamics`, as the configuration uses it.
+
+    Args:
+        context: of the command.
+        dynamics: file of the dynamics model.
+        features: of the controller.
+        starts: file of the moments at which episodes begin; None for first latents.
+    """
     config = context.config.controller
     rule = MemberRule(config.member_sampling is MemberSampling.step, config.pessimism)
-    return context.runtime.dream(dynamics, features, config.temperature, rule)
+    return context.runtime.dream(dynamics, features, config.temperature, rule, starts)

@@ -15,7 +15,8 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agents.folder import Agent, read_agent
-from worldmodels.config.choices import MemberSampling, WorldKind
+from worldmodels.agents.starts_file import STARTS
+from worldmodels.config.choices import MemberSampling, StartChoice, WorldKind
 from worldmodels.data.shards import write_shard
 from worldmodels.evolution.fitness import EpisodeSpec, EvalBatch, eval_batches, evaluation_num_envs
 from worldmodels.files.atomic import JsonLines, write_json
@@ -73,6 +74,7 @@ def _dream_settings(context: Context) -> _DreamSettings | None:
         config["controller.temperature"],
         config["controller.max_steps"],
         MemberRule(each_step, config.get("controller.pessimism", 0.0)),
+        config.get("controller.starts") == StartChoice.recorded.name,
     )
 
 
@@ -145,7 +147,8 @@ def _score_in_dream(
 ) -> Score:
     """The agent's score in the learned model, one episode per seed, all in one batch."""
     rnn, config = agent_folder / "rnn.safetensors", agent.config
-    world_spec = context.runtime.dream(rnn, config.features, dream.temperature, dream.rule)
+    starts = agent_folder / STARTS if dream.recorded_starts else None
+    world_spec = context.runtime.dream(rnn, config.features, dream.temperature, dream.rule, starts)
     episode_spec = EpisodeSpec(len(episode_seeds), dream.max_steps, config.controller)
     work = eval_batches(agent.parameters[None], episode_seeds, episode_spec)
     log = JsonLines(folder.path / "dreams.jsonl")
@@ -158,6 +161,7 @@ class _DreamSettings:
     temperature: float
     max_steps: int
     rule: MemberRule
+    recorded_starts: bool
 
 
 @dataclass(frozen=True)

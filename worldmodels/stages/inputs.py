@@ -12,10 +12,12 @@ from worldmodels.agents.folder import fingerprint as agent_fingerprint
 from worldmodels.agents.folder import part_fingerprint
 from worldmodels.agents.hub import fetch, require_agent
 from worldmodels.agents.model_files import load_encoder, load_members
+from worldmodels.agents.starts_file import STARTS
 from worldmodels.config.choices import Features
 from worldmodels.config.hubs import is_hub
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.latents import LatentSet
 from worldmodels.errors import ConfigError
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
@@ -37,6 +39,7 @@ class Models:
         latents: file of the episodes that the dynamics model was trained on, where there is one;
             not yet verified.
         subspace: file of the principal components along which an agent's controller was evolved.
+        starts: file of the moments at which episodes in an agent's dynamics model began, if any.
     """
 
     encoder: Path
@@ -44,6 +47,7 @@ class Models:
     fingerprints: dict[str, str]
     latents: Listed | None = None
     subspace: Path | None = None
+    starts: Path | None = None
 
 
 class Previous(NamedTuple):
@@ -174,6 +178,30 @@ class Inputs:
         before = self.previous(stage)
         return {} if before is None else {f"previous {stage}": before.fingerprint}
 
+    def previous_subspace(self) -> Path | None:
+        """The principal components of the round before, if it has the same encoder: its controller
+        is then the start of the search without loss."""
+        if not self.earlier:
+            return None
+        before = self.earlier[-1]
+        if before.fingerprint("vae") != self.run.fingerprint("vae"):
+            return None
+        path = agent_of(before) / "pca_subspace.safetensors"
+        return path if path.exists() else None
+
+    def encoded(self, episodes: EpisodeSet) -> LatentSet | None:
+        """The latents of the round before, where the encoder is the same and its episodes are the
+        first of `episodes`; None where there are none."""
+        if not self.earlier:
+            return None
+        before = self.earlier[-1]
+        if before.fingerprint("vae") != self.run.fingerprint("vae"):
+            return None
+        latents = LatentSet(entry(before.locate("rnn"), "latents.h5"))
+        first = len(latents.lengths)
+        same = np.array_equal(latents.lengths, episodes.lengths[:first])
+        return latents if same and np.array_equal(latents.seeds, episodes.seeds[:first]) else None
+
     def warm_start(self, stage: str, module: Encoder | DynamicsModel, member: int = 0) -> None:
         """Load into `module` the weights that its training starts from, if there are any.
 
@@ -218,6 +246,7 @@ class Inputs:
             agent / "rnn.safetensors",
             {"base": agent_fingerprint(agent)},
             subspace=agent / "pca_subspace.safetensors",
+            starts=agent / STARTS if (agent / STARTS).exists() else None,
         )
 
     def agent(self) -> tuple[Path, dict[str, str]]:

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from worldmodels.config.choices import ActionSource
-from worldmodels.config.schema import changed
+from worldmodels.config.schema import changed, later_config
 from worldmodels.files.atomic import write_json
 from worldmodels.reporting.records import read_scores
 from worldmodels.reporting.rounds import round_in_words, round_record, settled
@@ -37,9 +36,10 @@ def run(context: Context) -> None:
         rounds = changed(config, config.bootstrap if bootstrapping else {})
         rounds.bootstrap = {}
         if earlier:
-            rounds.rollouts = replace(
-                config.rollouts, policy=ActionSource.controller, noise=config.iterate.noise
-            )
+            rounds = later_config(config)
+            kept = config.iterate.encoder_rounds
+            if kept is not None and number > kept:
+                rounds.vae = replace(rounds.vae, epochs=0)
         base = None if earlier else context.run.base
         root = context.run.root / f"round-{number}"
         this = Run(root, base, context.run.name, made_by="iterate")

@@ -143,7 +143,8 @@ def _latents(context: Context, folder: StageFolder, episodes: EpisodeSet) -> Lat
     encoder = load_encoder(trained)
     check_frames(episodes, encoder.frame_size, trained)
     device, bfloat16 = context.runtime.device, context.runtime.bfloat16
-    encode_episodes(episodes, encoder, path, {"made_by": made_by}, device, bfloat16)
+    attrs, known = {"made_by": made_by}, context.inputs.encoded(episodes)
+    encode_episodes(episodes, encoder, path, attrs, device, bfloat16, known)
     folder.keep(sha256_of(folder.path, [path.name]))
     return LatentSet(file._replace(sha256=folder.record["files"][path.name]))
 

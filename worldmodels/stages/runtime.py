@@ -169,7 +169,12 @@ class Runtime:
         )
 
     def dream(
-        self, dynamics: Path, features: FeatureSpec, temperature: float, rule: MemberRule
+        self,
+        dynamics: Path,
+        features: FeatureSpec,
+        temperature: float,
+        rule: MemberRule,
+        starts: Path | None,
     ) -> DreamWorldSpec:
         """How workers build the learned model as a world.
 
@@ -178,6 +183,7 @@ class Runtime:
             features: of the controller.
             temperature: of the distribution of the next latent.
             rule: how the members of an ensemble are used.
+            starts: file of moments at which episodes begin; None for first latents.
         """
         return DreamWorldSpec(
             dynamics=dynamics,
@@ -186,6 +192,7 @@ class Runtime:
             device=str(self.world_device),
             bfloat16=self.world_bfloat16,
             rule=rule,
+            starts=starts,
         )
 
     def pool(

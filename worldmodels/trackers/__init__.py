@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from worldmodels import extensions
+from worldmodels.config.execution import LoggerConfig
 from worldmodels.config.schema import plain
-from worldmodels.config.sections import LoggerConfig
 from worldmodels.errors import ConfigError
 
 NONE = "csv"

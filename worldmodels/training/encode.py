@@ -10,7 +10,7 @@ import torch
 
 from worldmodels.data.clips import clips
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.data.latents import EncodedEpisode, write_latents
+from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
 from worldmodels.data.prefetch import prefetch
 from worldmodels.data.shards import Episode
 from worldmodels.models.encoder import Encoder, to_input
@@ -29,6 +29,7 @@ def encode_episodes(
     attrs: Mapping[str, str],
     device: torch.device,
     bfloat16: bool,
+    known: LatentSet | None = None,
 ) -> None:
     """Encode episodes and write the posteriors to `path`, one episode in memory at a time.
 
@@ -40,6 +41,7 @@ def encode_episodes(
         attrs: attributes of the file.
         device: to encode on.
         bfloat16: encode under autocast in bfloat16; results are stored as float32.
+        known: what this encoder has encoded before; its episodes are copied.
 
     Raises:
         DataError: a shard is damaged.
@@ -50,7 +52,13 @@ def encode_episodes(
     with Progress("encoding", episodes.num_episodes, "episodes") as progress:
 
         def encoded() -> Iterator[EncodedEpisode]:
-            numbers = range(episodes.num_episodes)
+            first = 0
+            if known is not None:
+                first = len(known.lengths)
+                for number in range(first):
+                    yield known.episode(number)
+                    progress.advance()
+            numbers = range(first, episodes.num_episodes)
             for episode in prefetch(episodes.episode(i) for i in numbers):
                 interrupts.check()
                 yield _encode(episode, encoder, device, bfloat16)

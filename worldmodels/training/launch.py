@@ -20,7 +20,7 @@ import torch
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported at run time only
 
-from worldmodels.config.sections import TrainerConfig
+from worldmodels.config.execution import TrainerConfig
 from worldmodels.errors import ConfigError, TrainingError
 from worldmodels.system import environment
 from worldmodels.system.cores import available_cores

@@ -9,25 +9,28 @@ import torch
 from torch import Tensor
 
 from worldmodels.data.latents import FirstLatents
+from worldmodels.data.starts import Starts
 from worldmodels.models.dynamics import DynamicsModel, State, select_rows
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.spent import spending
 from worldmodels.worlds.members import MemberRule, Members
 from worldmodels.worlds.noise import EpisodeNoise
+from worldmodels.worlds.starts import beginnings
 from worldmodels.worlds.world import Step
 
 START_STREAM, MIXTURE_STREAM, NORMAL_STREAM = 1, 2, 3
 
 
 class DreamWorld:
-    """Episodes in the dynamics model; each starts from the first latent of a recorded episode.
+    """Episodes in the dynamics model; each starts from a recorded one: its first latent, or another
+    moment of it.
 
     Shapes are in the letters of docs/shapes.md: N environments, A action, F features, Z latent.
 
     Args:
         dynamics: the model, whose state is in the features; of an ensemble the first member.
-        first: posteriors of the first frames of recorded episodes, (episodes, Z) each; sampled
-            where ``features.sampled``, else their means are used.
+        starts: first latents of recorded episodes, or moments of them; sampled where
+            ``features.sampled``, else their means are used.
         temperature: of the distribution of the next latent (paper, section 4): above 1 it is less
             certain, and its errors are harder to exploit.
         features: input of the controller.
@@ -40,7 +43,7 @@ class DreamWorld:
     def __init__(
         self,
         dynamics: DynamicsModel,
-        first: FirstLatents,
+        starts: FirstLatents | Starts,
         temperature: float,
         features: FeatureSpec,
         device: torch.device = torch.device("cpu"),  # noqa: B008  (immutable)
@@ -51,8 +54,7 @@ class DreamWorld:
         self._dynamics = dynamics.to(device, dtype).eval()
         members = [self._dynamics, *(model.to(device, dtype).eval() for model in others)]
         self._members = Members(members, rule, device)
-        self._first_mean = torch.from_numpy(first.mean).to(device)
-        self._first_std = torch.from_numpy(features.sampled * np.exp(0.5 * first.logvar)).to(device)
+        self._starts = beginnings(starts, members, features.sampled, device)
         self._temperature = temperature
         self._spec = features
         self.device = device
@@ -65,8 +67,11 @@ class DreamWorld:
 
     @torch.inference_mode()
     def reset(self, seeds: Sequence[int]) -> Tensor:
-        """Start one episode per seed from latents that the seeds choose; features (N, F)."""
-        return self.begin(self._begin(seeds), seeds)
+        """Start one episode per seed from a start that the seed chooses; features (N, F)."""
+        latents, actions, state = self._begin(seeds)
+        self.begin(latents, seeds, state)
+        self._actions = actions
+        return self.features()
 
     @torch.inference_mode()
     def begin(self, latents: Tensor, seeds: Sequence[int], state: State | None = None) -> Tensor:
@@ -140,10 +145,12 @@ class DreamWorld:
         index = torch.from_numpy(mask).to(self.device)
         self._uniform.restart(index, seeds)
         self._normal.restart(index, seeds)
-        self._latents[index] = self._begin(seeds)
-        keep = (~index).unsqueeze(1)
-        self._state = self._members.restart(self._state, index, seeds)
-        self._actions = self._actions * keep
+        self._members.restart(index, seeds)
+        self._latents[index], self._actions[index], begun = self._begin(seeds)
+        if begun is None:
+            begun = self._members.initial_state(len(seeds))
+        for part, first in zip(self._state, begun, strict=True):
+            part[index] = first
         self._time = self._time * ~index
 
     def keep(self, mask: np.ndarray) -> None:
@@ -159,9 +166,12 @@ class DreamWorld:
     def close(self) -> None:
         """Do nothing: there are no processes and no files."""
 
-    def _begin(self, seeds: Sequence[int]) -> Tensor:
-        """First latents (N, Z): the seed chooses the recorded episode and samples its posterior."""
-        start = EpisodeNoise(seeds, START_STREAM, self.device)
-        chosen = (start.uniform(0, 1).squeeze(1) * len(self._first_mean)).long()  # (N,)
-        noise = start.normal(1, self._dynamics.latent_size)
-        return self._first_mean[chosen] + self._first_std[chosen] * noise
+    def _begin(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor, State | None]:
+        """z_t (N, Z), a_{t-1} (N, A) and the state before z_t, N rows or None for the initial one:
+        the seed chooses the start and samples its posterior."""
+        starts, noise = self._starts, EpisodeNoise(seeds, START_STREAM, self.device)
+        chosen = (noise.uniform(0, 1).squeeze(1) * len(starts.mean)).long()  # (N,)
+        normal = noise.normal(1, self._dynamics.latent_size)
+        latents = starts.mean[chosen] + starts.std[chosen] * normal
+        state = None if starts.state is None else select_rows(starts.state, chosen)
+        return latents, starts.actions[chosen], state

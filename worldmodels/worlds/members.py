@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from worldmodels.errors import ConfigError
-from worldmodels.models.dynamics import DynamicsModel, State, reset_rows, select_rows
+from worldmodels.models.dynamics import DynamicsModel, State, select_rows
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.sampling import sample
 
@@ -95,12 +95,16 @@ class Members:
     def begin(self, seeds: Sequence[int]) -> State:
         """Begin episodes; the states at their starts."""
         self._draws = EpisodeNoise(seeds, MEMBER_STREAM, self._device)
-        return _joined(model.initial_state(len(seeds), self._device) for model in self._models)
+        return self.initial_state(len(seeds))
 
-    def restart(self, state: State, mask: Tensor, seeds: Sequence[int]) -> State:
-        """Begin new episodes where `mask` (N,) bool is True, with `seeds` in order."""
+    def initial_state(self, num_envs: int) -> State:
+        """The state at the start of every episode, in `num_envs` rows."""
+        return _joined(model.initial_state(num_envs, self._device) for model in self._models)
+
+    def restart(self, mask: Tensor, seeds: Sequence[int]) -> None:
+        """Begin new episodes where `mask` (N,) bool is True, with `seeds` in order; the caller
+        replaces their states."""
         self._draws.restart(mask, seeds)
-        return _joined(reset_rows(model, own, mask) for model, own in self._each(state))
 
     def keep(self, mask: Tensor) -> None:
         """Drop the environments where `mask` (N,) bool is False."""

@@ -14,7 +14,11 @@ from worldmodels.agents.model_files import (
     load_first_latents,
     load_members,
 )
+from worldmodels.agents.starts_file import load_starts
+from worldmodels.data.latents import FirstLatents
+from worldmodels.data.starts import Starts
 from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare
+from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.features import FeatureSpec
 from worldmodels.workers.jobs import READ
 from worldmodels.worlds.dream import DreamWorld
@@ -86,6 +90,7 @@ class DreamWorldSpec:
         device: of the model and of all tensors.
         bfloat16: the model computes its matrix products in bfloat16.
         rule: how the members of an ensemble are used.
+        starts: file of moments at which episodes begin; None for the first latents.
     """
 
     dynamics: Path = field(metadata=READ)
@@ -94,17 +99,18 @@ class DreamWorldSpec:
     device: str = "cpu"
     bfloat16: bool = False
     rule: MemberRule = MemberRule()  # noqa: RUF009  (immutable)
+    starts: Path | None = field(default=None, metadata=READ)
 
     def build(self) -> DreamWorld:
         """Load the model and make the world.
 
         Raises:
-            ArtifactError: the file of the model is missing or damaged.
+            ArtifactError: a file is missing or damaged.
         """
         dynamics, *others = load_members(self.dynamics)
         return DreamWorld(
             dynamics,
-            load_first_latents(self.dynamics),
+            self._begin(dynamics),
             self.temperature,
             self.features,
             torch.device(self.device),
@@ -112,6 +118,11 @@ class DreamWorldSpec:
             others,
             self.rule,
         )
+
+    def _begin(self, dynamics: DynamicsModel) -> FirstLatents | Starts:
+        if self.starts is None:
+            return load_first_latents(self.dynamics)
+        return load_starts(self.starts, dynamics.latent_size, dynamics.action_size)
 
 
 WorldSpec = RealWorldSpec | DreamWorldSpec

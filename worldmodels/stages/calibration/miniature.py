@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from worldmodels.config.choices import ActionSource
+from worldmodels.config.execution import LoggerConfig
 from worldmodels.config.schema import Config, changed
-from worldmodels.config.sections import LoggerConfig
 from worldmodels.planning.estimate import Base
 from worldmodels.stages import controller, evaluate, report, rnn, rollouts, vae
 from worldmodels.stages.calibration.setting import Setting

@@ -80,7 +80,7 @@ def _needed(setting: Setting, policies: set[ActionSource]) -> list[tuple[str, Wo
         real = runtime.real(None, encoder, dynamics, features)
         needed.append(("controller", real, num_envs, joined.controller))
     if dreaming:
-        dream = dream_spec(setting.context, dynamics, features)
+        dream = dream_spec(setting.context, dynamics, features, None)
         needed.append(("dream", dream, batch_sizes(setting.context)[1], joined.controller))
     evaluated = evaluation_num_envs(runtime.env_spec(engine).engine, num_envs)
     real = runtime.real(engine, encoder, dynamics, features)

@@ -1,0 +1,212 @@
+"""Episodes of the learned model that begin at moments of recorded ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command import ALONE, BRIEFLY, FEW_FRAMES, error_line, run
+
+from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
+from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
+from worldmodels.data.starts import AFTER_FAILURE, HISTORY, Starts, draw_starts
+from worldmodels.errors import ArtifactError
+from worldmodels.files import weights
+from worldmodels.files.atomic import read_json
+from worldmodels.models.features import FeatureSpec
+from worldmodels.models.gru import GRUDynamics
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.transformer import TransformerDynamics
+from worldmodels.worlds.dream import DreamWorld
+from worldmodels.worlds.members import MemberRule
+
+LATENT, ACTION = 5, 3
+LENGTHS = (12, 90, 60)
+
+
+def episodes() -> list[EncodedEpisode]:
+    """Of three lengths; the second fails at step 30 and stalls until its end."""
+    rng, found = np.random.default_rng(0), []
+    for seed, steps in enumerate(LENGTHS):
+        rewards = np.ones(steps, np.float32)
+        if seed == 1:
+            rewards[30:] = -0.1
+        mean, logvar = rng.normal(size=(2, steps + 1, LATENT)).astype(np.float32)
+        actions = rng.uniform(-1, 1, (steps, ACTION)).astype(np.float32)
+        ends = np.zeros(steps, bool)
+        found.append(EncodedEpisode(mean, logvar, actions, rewards, ends, seed))
+    return found
+
+
+@pytest.fixture
+def latents(tmp_path: Path) -> LatentSet:
+    write_latents(tmp_path / "latents.h5", episodes(), {})
+    return LatentSet(tmp_path / "latents.h5")
+
+
+def drawn(latents: LatentSet, count: int = 1000, **other: Any) -> Starts:
+    return draw_starts(latents, [np.arange(3)], count, **({"seed": 1, "stall_steps": 40} | other))
+
+
+def test_moments_have_the_steps_before_them(latents: LatentSet) -> None:
+    starts, recorded = drawn(latents), episodes()
+    # All moments of the first and the third episode, and of the second until it has failed.
+    assert len(starts.mean) == 12 + (30 + AFTER_FAILURE + 1) + 60
+    for row in range(len(starts.mean)):
+        before = int(starts.steps[row])
+        (episode,) = [e for e in recorded if (e.mean == starts.mean[row, -1]).all(axis=1).any()]
+        (time,) = np.flatnonzero((episode.mean == starts.mean[row, -1]).all(axis=1))
+        assert before == min(time, HISTORY)
+        steps, first = slice(time - before, time), HISTORY - before
+        np.testing.assert_array_equal(starts.mean[row, first:-1], episode.mean[steps])
+        np.testing.assert_array_equal(starts.logvar[row, first:-1], episode.logvar[steps])
+        np.testing.assert_array_equal(starts.actions[row, first:], episode.actions[steps])
+        assert not starts.mean[row, :first].any()
+        assert not starts.actions[row, :first].any()
+
+
+def test_the_draw_depends_on_the_seed_and_has_first_frames(latents: LatentSet) -> None:
+    one, same, other = (drawn(latents, 24, seed=seed) for seed in (1, 1, 2))
+    assert (one.mean == same.mean).all()
+    assert one.mean.shape != other.mean.shape or (one.mean != other.mean).any()
+    assert (one.steps == 0).sum() >= 3  # of each episode
+    newest = draw_starts(latents, [np.array([2])], 24, 1, 40)
+    third = episodes()[2].mean
+    assert all((third == row).all(axis=1).any() for row in newest.mean[:, -1])
+
+
+@pytest.mark.parametrize("build", [MDNRNN, GRUDynamics, TransformerDynamics])
+@pytest.mark.parametrize("members", [1, 2])
+def test_an_episode_begins_with_the_state_of_its_moment(
+    build: Callable[..., Any], members: int, latents: LatentSet
+) -> None:
+    torch.manual_seed(0)
+    options = {"heads": 2} if build is TransformerDynamics else {}
+    models = [
+        build(LATENT, ACTION, hidden_size=8, mixtures=2, sampled=False, **options).eval()
+        for _ in range(members)
+    ]
+    spec = FeatureSpec(sampled=False)
+    starts = drawn(latents, 24)
+    world = DreamWorld(models[0], starts, 1.0, spec, others=models[1:], rule=MemberRule())
+    rows = range(len(starts.mean))
+    wanted = {starts.mean[row, -1].tobytes(): _walked(models[0], starts, row) for row in rows}
+    features = world.reset(range(50))
+    _assert_begun(features, wanted)
+    world.step(torch.zeros(50, ACTION))
+    running = world.features().clone()
+    mask = np.arange(50) % 3 == 0
+    world.restart(mask, range(100, 100 + mask.sum()))
+    _assert_begun(world.features()[mask], wanted)
+    torch.testing.assert_close(world.features()[~mask], running[~mask], rtol=0, atol=0)
+
+
+@torch.inference_mode()
+def _walked(model: Any, starts: Starts, row: int) -> torch.Tensor:
+    """h after the steps before a moment, one step of one episode at a time."""
+    state = model.initial_state(1)
+    for time in range(HISTORY - int(starts.steps[row]), HISTORY):
+        z, action = (
+            torch.from_numpy(part[row : row + 1, time]) for part in (starts.mean, starts.actions)
+        )
+        state = model.advance(z, action, state)
+    h: torch.Tensor = model.features(state, ("h",))[0]
+    return h
+
+
+def _assert_begun(features: torch.Tensor, wanted: dict[bytes, torch.Tensor]) -> None:
+    for row in features:
+        h = wanted[row[:LATENT].numpy().tobytes()]
+        torch.testing.assert_close(row[LATENT:], h, rtol=1e-5, atol=1e-6)
+
+
+# --- files
+
+
+def test_a_file_of_moments_is_read_back(latents: LatentSet, tmp_path: Path) -> None:
+    starts, path = drawn(latents), tmp_path / STARTS
+    save_starts(path, starts)
+    found = load_starts(path, LATENT, ACTION)
+    np.testing.assert_array_equal(found.steps, starts.steps)
+    for name in ("mean", "logvar", "actions"):
+        np.testing.assert_allclose(getattr(found, name), getattr(starts, name), atol=2e-3)
+
+
+def _other(name: str, value: torch.Tensor) -> Callable[[dict[str, Any]], None]:
+    return lambda tensors: tensors.update({name: value})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: tensors.pop("steps"),
+        lambda tensors: tensors.pop("logvar"),
+        _other("more", torch.zeros(1)),
+        _other("steps", torch.tensor([HISTORY + 1])),
+        _other("steps", torch.tensor([-1])),
+        _other("steps", torch.zeros(0, dtype=torch.int64)),
+        _other("steps", torch.zeros(1)),
+        _other("mean", torch.zeros(1, HISTORY + 1, LATENT + 1).half()),
+        _other("mean", torch.zeros(1, HISTORY + 1, LATENT)),
+        _other("actions", torch.full((1, HISTORY, ACTION), torch.inf).half()),
+    ],
+)
+def test_a_damaged_file_of_moments_is_refused(
+    change: Callable[[dict[str, Any]], None], tmp_path: Path
+) -> None:
+    tensors: dict[str, Any] = {
+        "mean": torch.zeros(1, HISTORY + 1, LATENT).half(),
+        "logvar": torch.zeros(1, HISTORY + 1, LATENT).half(),
+        "actions": torch.zeros(1, HISTORY, ACTION).half(),
+        "steps": torch.tensor([3]),
+    }
+    path = tmp_path / STARTS
+    weights.save(path, tensors)
+    assert len(load_starts(path, LATENT, ACTION).mean) == 1
+    change(tensors)
+    weights.save(path, tensors)
+    with pytest.raises(ArtifactError, match=rf"^{path}.*copy it again$"):
+        load_starts(path, LATENT, ACTION)
+
+
+# --- commands
+
+
+def test_rounds_keep_encoder_and_latents_and_begin_at_moments(tmp_path: Path) -> None:
+    dream = ("controller.world=dream", "controller.starts=recorded", ALONE)
+    rounds = ("stage=iterate", "preset=smoke", "iterate.rounds=2", "iterate.encoder_rounds=1")
+    words = (*rounds, *dream, *BRIEFLY, *FEW_FRAMES, "controller.pca_components=4")
+    later = "iterate.later={rollouts: {episodes: 4}, controller: {sigma: 0.05}}"
+    done = run(tmp_path, *words, later)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = (tmp_path / f"smoke/round-{number}" for number in (1, 2))
+    manifests = {
+        stage: [read_json(folder / stage / "manifest.json") for folder in (first, second)]
+        for stage in ("rollouts", "vae", "rnn", "controller")
+    }
+    vaes = manifests["vae"]
+    assert vaes[0]["fingerprint"] == vaes[1]["fingerprint"]
+    assert manifests["rollouts"][1]["summary"]["episodes"] == 4
+    assert [found["config"]["controller.sigma"] for found in manifests["controller"]] == [0.1, 0.05]
+    before, after = (LatentSet(folder / "rnn/latents.h5") for folder in (first, second))
+    assert len(after.lengths) == len(before.lengths) + 4
+    for number in range(len(before.lengths)):
+        one, other = before.episode(number), after.episode(number)
+        np.testing.assert_array_equal(one.mean, other.mean)
+        np.testing.assert_array_equal(one.actions, other.actions)
+    parts = [(folder / "controller/agent/pca_subspace.safetensors") for folder in (first, second)]
+    assert parts[0].read_bytes() == parts[1].read_bytes()
+    agent = second / "controller/agent"
+    assert len(load_starts(agent / STARTS, 32, 3).mean) > 1
+    assert "agent in the dream" in read_json(second / "evaluate/scores.json")
+    # On the models of an agent that has them, and of one that has not.
+    search = ("stage=controller", "preset=smoke", "run=more", "controller.latent=sampled", *dream)
+    done = run(tmp_path, *search, f"base={agent}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    copied = tmp_path / "more/controller/agent" / STARTS
+    assert copied.read_bytes() == (agent / STARTS).read_bytes()
+    (tmp_path / "more").rename(tmp_path / "done")
+    said = error_line(run(tmp_path, *search, "base=pretrained/carracing"))
+    assert "controller.starts=recorded: the agent of base= has no starts.safetensors" in said
