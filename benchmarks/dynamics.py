@@ -36,7 +36,7 @@ from worldmodels.training import cpu
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.fit import FitOptions
 from worldmodels.worlds.dream import DreamWorld
-from worldmodels.worlds.members import MemberRule
+from worldmodels.worlds.members import SamplingRule
 from worldmodels.worlds.rollout import PopulationPolicy, rollout
 
 LATENT, ACTION, HIDDEN = 32, 3, 256
@@ -95,7 +95,7 @@ def dream(model: MixtureDynamics, seconds: float, *others: MixtureDynamics) -> f
     """Steps per second of episodes of `STEPS` steps, in which all members are computed."""
     dtype = torch.bfloat16 if BFLOAT16 else torch.float32
     first = FirstLatents(*np.zeros((2, 1, LATENT), np.float32))
-    rule = MemberRule(each_step=True, pessimism=1.0)
+    rule = SamplingRule(each_step=True, pessimism=1.0)
     world = DreamWorld(model, first, 1.0, FeatureSpec(), dtype=dtype, others=others, rule=rule)
     size = (1, SPEC.size(world.feature_size))
     controller = np.random.default_rng(0).normal(0, 0.1, size).astype(np.float32)

@@ -25,7 +25,7 @@ from worldmodels.worlds.dream import MIXTURE_STREAM, NORMAL_STREAM, DreamWorld
 from worldmodels.worlds.members import (
     DISAGREEMENT_STEPS,
     MEMBER_STREAM,
-    MemberRule,
+    SamplingRule,
     check_pessimism,
 )
 from worldmodels.worlds.noise import EpisodeNoise
@@ -47,7 +47,7 @@ def members(build: Callable[..., MixtureDynamics], count: int, **other: Any) -> 
     return [build(LATENT, ACTION, 12, mixtures=3, **other) for _ in range(count)]
 
 
-def dream(models: list[Any], rule: MemberRule = MemberRule()) -> DreamWorld:  # noqa: B008
+def dream(models: list[Any], rule: SamplingRule = SamplingRule()) -> DreamWorld:  # noqa: B008
     return DreamWorld(models[0], FIRST, TEMPERATURE, FeatureSpec(), others=models[1:], rule=rule)
 
 
@@ -80,7 +80,7 @@ def test_a_step_is_that_of_the_members_alone(
 ) -> None:
     """With the drawn member's sample and end, the features of the first, and numpy's reward."""
     models, episodes = members(build, 3), [21, 22, 23, 24, 25, 26]
-    world = dream(models, MemberRule(each_step, pessimism=0.7))
+    world = dream(models, SamplingRule(each_step, pessimism=0.7))
     features, noise = world.reset(episodes), EpisodeNoise(episodes, MIXTURE_STREAM, CPU)
     normal = EpisodeNoise(episodes, NORMAL_STREAM, CPU)
     states = [model.initial_state(6) for model in models]
@@ -114,7 +114,7 @@ def test_a_step_is_that_of_the_members_alone(
 @every_model
 def test_one_member_is_the_model_itself_to_the_bit(build: Callable[..., MixtureDynamics]) -> None:
     (model,) = members(build, 1)
-    world, state = dream([model], MemberRule(False)), model.initial_state(4)
+    world, state = dream([model], SamplingRule(False)), model.initial_state(4)
     world.reset(range(4))
     noise = EpisodeNoise(range(4), MIXTURE_STREAM, CPU)
     normal = EpisodeNoise(range(4), NORMAL_STREAM, CPU)
@@ -130,7 +130,7 @@ def test_one_member_is_the_model_itself_to_the_bit(build: Callable[..., MixtureD
 
 
 def played(models: list[Any], episodes: list[int], each_step: bool) -> Outcome:
-    world = dream(models, MemberRule(each_step, 1.0))
+    world = dream(models, SamplingRule(each_step, 1.0))
     spec = ControllerSpec(("tanh", "half_tanh", "clipped_tanh"))
     size = (1, spec.size(world.feature_size))
     parameters = np.random.default_rng(1).normal(size=size).astype(np.float32)

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 from command import ALONE, BRIEFLY, FEW_FRAMES, error_line, run
+from scipy import stats
 
+import worldmodels
 from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
-from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
+from worldmodels.data.latents import EncodedEpisode, FirstLatents, LatentSet, write_latents
+from worldmodels.data.sequences import FailureEnd, SequenceBatches
 from worldmodels.data.starts import AFTER_FAILURE, HISTORY, Starts, draw_starts
-from worldmodels.errors import ArtifactError
+from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.files import weights
 from worldmodels.files.atomic import read_json
 from worldmodels.models.features import FeatureSpec
@@ -20,7 +23,8 @@ from worldmodels.models.gru import GRUDynamics
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.transformer import TransformerDynamics
 from worldmodels.worlds.dream import DreamWorld
-from worldmodels.worlds.members import MemberRule
+from worldmodels.worlds.members import SamplingRule
+from worldmodels.worlds.rollout import rollout
 
 LATENT, ACTION = 5, 3
 LENGTHS = (12, 90, 60)
@@ -90,7 +94,7 @@ def test_an_episode_begins_with_the_state_of_its_moment(
     ]
     spec = FeatureSpec(sampled=False)
     starts = drawn(latents, 24)
-    world = DreamWorld(models[0], starts, 1.0, spec, others=models[1:], rule=MemberRule())
+    world = DreamWorld(models[0], starts, 1.0, spec, others=models[1:], rule=SamplingRule())
     rows = range(len(starts.mean))
     wanted = {starts.mean[row, -1].tobytes(): _walked(models[0], starts, row) for row in rows}
     features = world.reset(range(50))
@@ -120,6 +124,61 @@ def _assert_begun(features: torch.Tensor, wanted: dict[bytes, torch.Tensor]) -> 
     for row in features:
         h = wanted[row[:LATENT].numpy().tobytes()]
         torch.testing.assert_close(row[LATENT:], h, rtol=1e-5, atol=1e-6)
+
+
+# --- terminations
+
+
+def test_a_stall_becomes_a_termination(latents: LatentSet) -> None:
+    ends = FailureEnd(delay=7, stall_steps=40)
+    batches = SequenceBatches(latents, np.arange(3), 2, 16, 1, True, failure_end=ends)
+    found = list(batches.epoch(0))
+    # The second episode earns for 30 steps; its failure begins in the next one.
+    assert sum(int(batch.mask.sum()) for batch in found) == 12 + (30 + 7 + 1) + 60
+    assert sum(batch.terminated.sum() for batch in found) == 1
+    (batch,) = [batch for batch in found if batch.terminated.any()]
+    (row,) = np.flatnonzero(batch.terminated.any(axis=1))
+    last = int(batch.mask[row].sum()) - 1
+    assert batch.terminated[row, last] == 1
+    np.testing.assert_array_equal(batch.actions[row, last], episodes()[1].actions[37])
+    alike = SequenceBatches(latents, np.arange(3), 2, 16, 1, True)
+    assert sum(int(batch.mask.sum()) for batch in alike.epoch(0)) == sum(LENGTHS)
+    assert not any(batch.terminated.any() for batch in alike.epoch(0))
+
+
+@pytest.mark.parametrize("probability", [0.05, 0.7])
+def test_terminations_are_drawn_with_their_probability(probability: float) -> None:
+    torch.manual_seed(0)
+    model = MDNRNN(LATENT, ACTION, 8, 2)
+    with torch.no_grad():
+        model.head.weight[-1] = 0.0
+        model.head.bias[-1] = float(np.log(probability / (1 - probability)))
+    first = FirstLatents(*np.zeros((2, 3, LATENT), np.float32))
+
+    def lengths(rule: SamplingRule, seeds: range) -> np.ndarray:
+        world = DreamWorld(model, first, 1.0, FeatureSpec(), rule=rule)
+        policy = _Still()
+        return rollout(world, policy, seeds, 200).lengths
+
+    rule = SamplingRule(sampled_termination=True)
+    drawn = lengths(rule, range(2000))
+    expected = stats.geom(probability)
+    counts = [(drawn == length).sum() for length in (1, 2, 3)]
+    for length, count in zip((1, 2, 3), counts, strict=True):
+        assert stats.binomtest(int(count), 2000, expected.pmf(length)).pvalue > 1e-3
+    np.testing.assert_array_equal(lengths(rule, range(500, 600)), drawn[500:600])
+    certain = lengths(SamplingRule(), range(10))
+    assert (certain == (1 if probability > 0.5 else 200)).all()
+
+
+class _Still:
+    """A policy without an action."""
+
+    def act(self, features: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(features), ACTION)
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Nothing is kept."""
 
 
 # --- files
@@ -201,6 +260,12 @@ def test_rounds_keep_encoder_and_latents_and_begin_at_moments(tmp_path: Path) ->
     agent = second / "controller/agent"
     assert len(load_starts(agent / STARTS, 32, 3).mean) > 1
     assert "agent in the dream" in read_json(second / "evaluate/scores.json")
+    dreams = [worldmodels.make_dream(agent, 4, starts=where) for where in ("first", "recorded")]
+    features = [env.reset(seed=1)[0] for env in dreams]
+    assert not features[0][:, 32:].any()  # h is the initial one
+    assert features[1][:, 32:].any()
+    with pytest.raises(ConfigError, match=r"^starts=any: choose one of first, recorded"):
+        worldmodels.make_dream(agent, starts="any")
     # On the models of an agent that has them, and of one that has not.
     search = ("stage=controller", "preset=smoke", "run=more", "controller.latent=sampled", *dream)
     done = run(tmp_path, *search, f"base={agent}")

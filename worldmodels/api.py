@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -13,8 +14,9 @@ from gymnasium.vector import VectorEnv
 from worldmodels import seeds
 from worldmodels.agents.folder import AgentConfig, read_agent
 from worldmodels.agents.hub import require_agent
+from worldmodels.agents.starts_file import STARTS
 from worldmodels.config import shipped
-from worldmodels.config.choices import Engine, MemberSampling
+from worldmodels.config.choices import Engine, MemberSampling, StartChoice
 from worldmodels.config.environments import env_spec, find_env
 from worldmodels.config.limits import LIMITS
 from worldmodels.config.sections import EnvConfig
@@ -24,6 +26,7 @@ from worldmodels.envs.action_spec import DiscreteActions
 from worldmodels.envs.engines import ENGINES, make_vector_env, prepare
 from worldmodels.errors import ConfigError, DataError
 from worldmodels.evolution.fitness import EpisodeSpec, evaluation_num_envs, fitness
+from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.policy import AgentPolicy
 from worldmodels.reporting.scores import summarise
 from worldmodels.runs.integrity import Listed, listed
@@ -31,9 +34,10 @@ from worldmodels.runs.manifests import MANIFEST
 from worldmodels.system.devices import choose_device, has_bfloat16
 from worldmodels.workers.local import LocalPool
 from worldmodels.worlds.dream_env import DreamVectorEnv
-from worldmodels.worlds.members import MemberRule, check_pessimism
+from worldmodels.worlds.members import SamplingRule, check_pessimism
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec
 
+_Choice = TypeVar("_Choice", bound=Enum)
 _WORKER_TIMEOUT = 120.0
 """Seconds without progress after which a worker is replaced; the default of ``workers.timeout``."""
 
@@ -141,15 +145,18 @@ def make_dream(
     num_envs: int = 1,
     temperature: float = 1.0,
     decoded: bool = False,
+    *,
     max_steps: int | None = None,
     device: str = "cpu",
     member_sampling: str = "step",
     pessimism: float = 0.0,
+    starts: str = "first",
+    sampled_termination: bool = False,
 ) -> DreamVectorEnv:
     """The learned model of an agent as a Gymnasium vector environment.
 
-    Actions are the controller's vectors, float32 (N, A); episodes begin at first latents of
-    recorded ones. An environment that has ended is reset in the following step (``NEXT_STEP``).
+    Actions are the controller's vectors, float32 (N, A). An environment that has ended is reset in
+    the following step (``NEXT_STEP``).
 
     Args:
         agent: as `load_agent` takes it.
@@ -162,6 +169,10 @@ def make_dream(
         member_sampling: of an agent with an ensemble, "step" or "episode", as
             ``controller.member_sampling`` takes it.
         pessimism: standard deviations of the members' rewards that are subtracted from their mean.
+        starts: episodes begin at "first" latents of recorded ones, or at any "recorded" moment, if
+            the agent was trained so (``controller.starts``).
+        sampled_termination: episodes terminate with the predicted probability, else where that is
+            above one half.
 
     Raises:
         ConfigError: there is no agent, no such device, or an argument is out of range.
@@ -175,26 +186,41 @@ def make_dream(
     for key, number in (("num_envs", num_envs), ("max_steps", max_steps)):
         if number < 1:
             raise ConfigError(f"{key}={number}: choose 1 or more")
+    members = (trained.dynamics, *trained.others)
+    rule = _sampling_rule(members, member_sampling, pessimism, sampled_termination)
     if not temperature > 0:
         raise ConfigError(f"temperature={temperature}: choose a number above 0")
-    if member_sampling not in MemberSampling.__members__:
-        known = ", ".join(MemberSampling.__members__)
-        raise ConfigError(f"member_sampling={member_sampling}: choose one of {known}")
-    if pessimism not in LIMITS["controller.pessimism"]:
-        raise ConfigError(f"pessimism={pessimism}: choose {LIMITS['controller.pessimism']}")
-    check_pessimism("pessimism", pessimism, (trained.dynamics, *trained.others))
+    begin = _chosen("starts", starts, StartChoice) is StartChoice.recorded
+    dynamics, bfloat16 = folder / "rnn.safetensors", has_bfloat16(chosen)
+    moments = folder / STARTS if begin else None
     dream = DreamWorldSpec(
-        folder / "rnn.safetensors",
-        temperature,
-        config.features,
-        str(chosen),
-        has_bfloat16(chosen),
-        MemberRule(member_sampling == MemberSampling.step.name, pessimism),
+        dynamics, temperature, config.features, str(chosen), bfloat16, rule, moments
     )
     controls = config.actions.bounds
     low, high = (np.array(bounds, np.float32) for bounds in (controls.low, controls.high))
     encoder = trained.encoder.to(chosen)
     return DreamVectorEnv(dream.build(), num_envs, low, high, max_steps, encoder, decoded)
+
+
+def _sampling_rule(
+    members: Sequence[DynamicsModel],
+    member_sampling: str,
+    pessimism: float,
+    sampled_termination: bool,
+) -> SamplingRule:
+    """The checked arguments of `make_dream`."""
+    sampling = _chosen("member_sampling", member_sampling, MemberSampling)
+    if pessimism not in LIMITS["controller.pessimism"]:
+        raise ConfigError(f"pessimism={pessimism}: choose {LIMITS['controller.pessimism']}")
+    check_pessimism("pessimism", pessimism, members)
+    return SamplingRule(sampling is MemberSampling.step, pessimism, sampled_termination)
+
+
+def _chosen(key: str, name: str, choices: type[_Choice]) -> _Choice:
+    """The choice `name`; raises `ConfigError` for another."""
+    if name not in choices.__members__:
+        raise ConfigError(f"{key}={name}: choose one of {', '.join(choices.__members__)}")
+    return choices[name]
 
 
 def make_env(

@@ -180,6 +180,9 @@ class RNNConfig:
     rnn.failure_steps before one; null: all sequences are drawn alike."""
     failure_steps: int | None = number(None, 0, 100_000, unit="steps")
     """Steps between such a sequence and the failure, at most; null: 100."""
+    failure_termination: int | None = number(None, 0, 100_000, unit="steps")
+    """Steps after the beginning of a stall (rollouts.stall_steps) at which the model learns that
+    the episode terminates; it is not trained on what follows. null: a stall is no termination."""
     baselines: bool = True
     """Train an mdn_rnn with a single Gaussian too, for the report's table of likelihoods."""
 
@@ -245,6 +248,9 @@ class ControllerConfig:
     pessimism: float = number(0.0, 0, 1000)
     """Standard deviations of the members' predicted rewards that are subtracted from their mean, in
     the learned model."""
+    sampled_termination: bool = False
+    """An episode in the learned model terminates with the predicted probability, else where that is
+    above one half."""
     starts: StartChoice = StartChoice.first
     """Where episodes in the learned model begin: at first frames of recorded episodes, or at any
     moment of them (recorded), with the dynamics model's state of that moment."""

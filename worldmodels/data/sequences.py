@@ -41,6 +41,18 @@ class FailureShare(NamedTuple):
     stall_steps: int | None
 
 
+class FailureEnd(NamedTuple):
+    """Episodes end, terminated, at a failure that the environment's rules do not end.
+
+    Args:
+        delay: steps from the beginning of the failure to the last step.
+        stall_steps: see `worldmodels.data.failures.failures`.
+    """
+
+    delay: int
+    stall_steps: int
+
+
 class SequenceBatches:
     """Batches in which every transition of some episodes occurs once per epoch.
 
@@ -63,6 +75,7 @@ class SequenceBatches:
         seed: of the order.
         shuffle: in random order; False is in order.
         failures: share of the windows near a failure; None: every transition once.
+        failure_end: where episodes that stall end; None: at their last step, not terminated.
     """
 
     def __init__(
@@ -74,10 +87,14 @@ class SequenceBatches:
         seed: int,
         shuffle: bool,
         failures: FailureShare | None = None,
+        failure_end: FailureEnd | None = None,
     ) -> None:
         self._latents, self._indices = latents, np.asarray(indices)
+        self._lengths, self._ended = latents.lengths, np.zeros(len(latents.lengths), bool)
+        if failure_end is not None:
+            self._lengths, self._ended = _ends(latents, failure_end)
         self._rows = min(batch_size, len(self._indices))
-        self.length = length or int(latents.lengths[self._indices].max())
+        self.length = length or int(self._lengths[self._indices].max())
         self._seed, self._shuffle = seed, shuffle
         self._pools = [] if failures is None else self._divided(failures)
 
@@ -105,7 +122,7 @@ class SequenceBatches:
             rewards, terminated = outcomes[index]
             failed = failures(rewards, bool(terminated[-1]), failing.stall_steps)
             last = -1
-            for start in range(0, int(self._latents.lengths[index]), self.length):
+            for start in range(0, int(self._lengths[index]), self.length):
                 stop = start + self.length
                 near = any(start <= step < stop + failing.steps for step in failed)
                 if near != last:
@@ -146,7 +163,7 @@ class SequenceBatches:
         rows: list[Windows] = [[] for _ in range(self._rows)]
         for index in order:
             row = min(rows, key=len)
-            steps = int(self._latents.lengths[index])
+            steps = int(self._lengths[index])
             row += [(int(index), start) for start in range(0, steps, self.length)]
         return rows
 
@@ -163,7 +180,7 @@ class SequenceBatches:
         )
 
     def _fill(self, batch: SequenceBatch, row: int, index: int, start: int, begins: bool) -> None:
-        stop = min(start + self.length, int(self._latents.lengths[index]))
+        stop = min(start + self.length, int(self._lengths[index]))
         window = self._latents.read(index, start, stop)
         count = stop - start
         batch.mean[row, : count + 1] = window.mean
@@ -171,5 +188,18 @@ class SequenceBatches:
         batch.actions[row, :count] = window.actions
         batch.rewards[row, :count] = window.rewards
         batch.terminated[row, :count] = window.terminated
+        if self._ended[index] and stop == self._lengths[index]:
+            batch.terminated[row, count - 1] = 1.0
         batch.mask[row, :count] = True
         batch.starts[row] = begins
+
+
+def _ends(latents: LatentSet, failure_end: FailureEnd) -> tuple[np.ndarray, np.ndarray]:
+    """The steps of each episode until its end, and whether a failure ends it."""
+    lengths, ended = latents.lengths.copy(), np.zeros(len(latents.lengths), bool)
+    for number, (rewards, terminated) in enumerate(latents.outcomes()):
+        failed = failures(rewards, bool(terminated[-1]), failure_end.stall_steps)
+        if failed and not terminated[-1]:
+            lengths[number] = min(len(rewards), failed[0] + failure_end.delay + 1)
+            ended[number] = True
+    return lengths, ended

@@ -18,8 +18,8 @@ from worldmodels.data.latents import LatentSet
 
 HISTORY = 40
 """W: most steps before a moment that are kept."""
-AFTER_FAILURE = 25
-"""Steps after the beginning of a failure, in which there are moments as well: half a second."""
+AFTER_FAILURE = 5
+"""Steps after the beginning of a failure, in which there are moments as well."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import STATE_FEATURES, Models, agent_of, check_features
 from worldmodels.training.moments import feature_moments
-from worldmodels.worlds.members import MemberRule, check_pessimism
+from worldmodels.worlds.members import SamplingRule, check_pessimism
 from worldmodels.worlds.specs import DreamWorldSpec, WorldSpec
 
 MIN_DREAM_ENVS, MAX_DREAM_ENVS = 64, 256
@@ -323,5 +323,6 @@ def dream_spec(
         starts: file of the moments at which episodes begin; None for first latents.
     """
     config = context.config.controller
-    rule = MemberRule(config.member_sampling is MemberSampling.step, config.pessimism)
+    each_step = config.member_sampling is MemberSampling.step
+    rule = SamplingRule(each_step, config.pessimism, config.sampled_termination)
     return context.runtime.dream(dynamics, features, config.temperature, rule, starts)

@@ -37,7 +37,7 @@ from worldmodels.stages.context import Context
 from worldmodels.system.spent import WORKING, spending
 from worldmodels.workers.jobs import WRITTEN, Heartbeat
 from worldmodels.worlds.collect import EpisodeRecorder, RandomActions, RandomEpisodes
-from worldmodels.worlds.members import MemberRule
+from worldmodels.worlds.members import SamplingRule
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome
 from worldmodels.worlds.specs import RealWorldSpec, WorldSpec
@@ -73,7 +73,11 @@ def _dream_settings(context: Context) -> _DreamSettings | None:
     return _DreamSettings(
         config["controller.temperature"],
         config["controller.max_steps"],
-        MemberRule(each_step, config.get("controller.pessimism", 0.0)),
+        SamplingRule(
+            each_step,
+            config.get("controller.pessimism", 0.0),
+            config.get("controller.sampled_termination", False),
+        ),
         config.get("controller.starts") == StartChoice.recorded.name,
     )
 
@@ -160,7 +164,7 @@ def _score_in_dream(
 class _DreamSettings:
     temperature: float
     max_steps: int
-    rule: MemberRule
+    rule: SamplingRule
     recorded_starts: bool
 
 

@@ -19,7 +19,7 @@ from worldmodels.config.choices import LatentChoice
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.data.sequences import FailureShare
+from worldmodels.data.sequences import FailureEnd, FailureShare
 from worldmodels.errors import DataError
 from worldmodels.files.atomic import write_json
 from worldmodels.models.dynamics import DynamicsModel
@@ -59,7 +59,7 @@ def run(context: Context) -> None:
     inputs = {"vae": context.run.fingerprint("vae")} | context.inputs.episode_fingerprints()
     inputs |= context.inputs.previous_fingerprint("rnn")
     content: dict[str, object] = {"rnn": config}
-    if config.failure_share is not None:
+    if config.failure_share is not None or config.failure_termination is not None:
         content["rollouts.stall_steps"] = context.config.rollouts.stall_steps
     with context.begin("rnn", inputs, (), **content) as folder:
         if not folder.complete:
@@ -216,9 +216,19 @@ def _task(
     if rnn.failure_share is not None:
         steps = FAILURE_STEPS if rnn.failure_steps is None else rnn.failure_steps
         failures = FailureShare(rnn.failure_share, steps, config.rollouts.stall_steps)
-    seed = seeds.of_member(config.seed, member)
+    failure_end = None
+    if rnn.failure_termination is not None and config.rollouts.stall_steps is not None:
+        failure_end = FailureEnd(rnn.failure_termination, config.rollouts.stall_steps)
     return DynamicsTask(
-        model, latents, split, rnn.batch_size, rnn.sequence_length, seed, fabric, failures
+        model,
+        latents,
+        split,
+        rnn.batch_size,
+        rnn.sequence_length,
+        seeds.of_member(config.seed, member),
+        fabric,
+        failures,
+        failure_end,
     )
 
 

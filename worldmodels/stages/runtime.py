@@ -26,7 +26,7 @@ from worldmodels.training import cpu, launch
 from worldmodels.training.ranks import Ranks
 from worldmodels.workers.jobs import Heartbeat, Pool
 from worldmodels.workers.local import LocalPool
-from worldmodels.worlds.members import MemberRule
+from worldmodels.worlds.members import SamplingRule
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec, WorldSpec
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Runtime:
         dynamics: Path,
         features: FeatureSpec,
         temperature: float,
-        rule: MemberRule,
+        rule: SamplingRule,
         starts: Path | None,
     ) -> DreamWorldSpec:
         """How workers build the learned model as a world.
@@ -182,7 +182,7 @@ class Runtime:
             dynamics: file of the dynamics model.
             features: of the controller.
             temperature: of the distribution of the next latent.
-            rule: how the members of an ensemble are used.
+            rule: how predictions become steps.
             starts: file of moments at which episodes begin; None for first latents.
         """
         return DreamWorldSpec(

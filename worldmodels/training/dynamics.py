@@ -13,7 +13,7 @@ from torch import Tensor
 
 from worldmodels.data.latents import LatentSet
 from worldmodels.data.prefetch import prefetch
-from worldmodels.data.sequences import FailureShare, SequenceBatch, SequenceBatches
+from worldmodels.data.sequences import FailureEnd, FailureShare, SequenceBatch, SequenceBatches
 from worldmodels.models.dynamics import DynamicsModel, Sequences, State
 from worldmodels.training.compiling import compiled
 
@@ -30,6 +30,7 @@ class DynamicsTask:
         seed: of the order of the episodes.
         fabric: device and precision.
         failures: share of the training windows near a failure; None: all are drawn alike.
+        failure_end: where episodes that stall end; None: at their last step.
     """
 
     unit = "transitions"
@@ -44,16 +45,17 @@ class DynamicsTask:
         seed: int,
         fabric: Fabric,
         failures: FailureShare | None = None,
+        failure_end: FailureEnd | None = None,
     ) -> None:
         self.module = cast(torch.nn.Module, module)
         self._model, self._loss = module, module.loss
         self._fabric = fabric
         train, validation = split
         self._train = SequenceBatches(
-            latents, train, batch_size, length, seed, shuffle=True, failures=failures
+            latents, train, batch_size, length, seed, True, failures, failure_end
         )
         self._validation = SequenceBatches(
-            latents, validation, batch_size, length, seed, shuffle=False
+            latents, validation, batch_size, length, seed, False, None, failure_end
         )
         longer = module.sizes.get("context", 0) > self._train.length
         self.memory_key = "rnn.context" if longer else "rnn.sequence_length"

@@ -13,12 +13,12 @@ from worldmodels.data.starts import Starts
 from worldmodels.models.dynamics import DynamicsModel, State, select_rows
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.spent import spending
-from worldmodels.worlds.members import MemberRule, Members
+from worldmodels.worlds.members import Members, SamplingRule
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.starts import beginnings
 from worldmodels.worlds.world import Step
 
-START_STREAM, MIXTURE_STREAM, NORMAL_STREAM = 1, 2, 3
+START_STREAM, MIXTURE_STREAM, NORMAL_STREAM, TERMINATION_STREAM = 1, 2, 3, 5
 
 
 class DreamWorld:
@@ -37,7 +37,7 @@ class DreamWorld:
         device: of the model and of all tensors.
         dtype: of the model's matrix products.
         others: the other members of an ensemble, of the same class and sizes.
-        rule: how the members are used.
+        rule: how predictions become steps.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class DreamWorld:
         device: torch.device = torch.device("cpu"),  # noqa: B008  (immutable)
         dtype: torch.dtype = torch.float32,
         others: Sequence[DynamicsModel] = (),
-        rule: MemberRule = MemberRule(),  # noqa: B008  (immutable)
+        rule: SamplingRule = SamplingRule(),  # noqa: B008  (immutable)
     ) -> None:
         self._dynamics = dynamics.to(device, dtype).eval()
         members = [self._dynamics, *(model.to(device, dtype).eval() for model in others)]
         self._members = Members(members, rule, device)
         self._starts = beginnings(starts, members, features.sampled, device)
-        self._temperature = temperature
+        self._temperature, self._rule = temperature, rule
         self._spec = features
         self.device = device
         self.feature_size = features.size(dynamics.latent_size, dynamics)
@@ -87,6 +87,7 @@ class DreamWorld:
         """
         self._uniform = EpisodeNoise(seeds, MIXTURE_STREAM, self.device)
         self._normal = EpisodeNoise(seeds, NORMAL_STREAM, self.device)
+        self._termination = EpisodeNoise(seeds, TERMINATION_STREAM, self.device)
         self._latents = latents.to(self.device)
         begun = self._members.begin(seeds)
         self._state = begun if state is None else state
@@ -97,7 +98,7 @@ class DreamWorld:
     @torch.inference_mode()
     def step(self, actions: Tensor) -> Step:
         """Sample z_{t+1}, predict the reward, and terminate where the predicted probability of
-        termination is above one half.
+        termination is above one half; with `sampled_termination`, with that probability.
 
         With a model that does not predict rewards, the reward of each step that does not terminate
         is 1. What the members of an ensemble do is in `worldmodels.worlds.members`. No step is
@@ -120,13 +121,20 @@ class DreamWorld:
                 self._state, self._time, uniform, normal, self._temperature
             )
         self._latents, self._actions = imagined.latents, actions
-        self._time = self._time + 1
-        terminated = (imagined.termination > 0).cpu().numpy()
+        terminated = self._terminated(imagined.termination)
         reward = imagined.reward
         if reward is None:
             reward = (~terminated).astype(np.float64)
+        self._time = self._time + 1
         truncated = np.zeros_like(terminated)
         return Step(self.features(), reward, terminated, truncated, imagined.disagreement)
+
+    def _terminated(self, logits: Tensor) -> np.ndarray:
+        """Which episodes terminate, (N,) bool, from logits (N,)."""
+        if not self._rule.sampled_termination:
+            return (logits > 0).cpu().numpy()
+        drawn = self._termination.uniform(self._time, 1).squeeze(1)
+        return (drawn < logits.sigmoid()).cpu().numpy()
 
     @torch.inference_mode()
     def features(self) -> Tensor:
@@ -145,6 +153,7 @@ class DreamWorld:
         index = torch.from_numpy(mask).to(self.device)
         self._uniform.restart(index, seeds)
         self._normal.restart(index, seeds)
+        self._termination.restart(index, seeds)
         self._members.restart(index, seeds)
         self._latents[index], self._actions[index], begun = self._begin(seeds)
         if begun is None:
@@ -161,6 +170,7 @@ class DreamWorld:
         self._time = self._time[index]
         self._uniform.keep(index)
         self._normal.keep(index)
+        self._termination.keep(index)
         self._members.keep(index)
 
     def close(self) -> None:

@@ -27,17 +27,20 @@ distributions, where a step needs one."""
 
 
 @dataclass(frozen=True)
-class MemberRule:
-    """How the members of an ensemble are used.
+class SamplingRule:
+    """How the predictions of a learned model, or of an ensemble, become steps.
 
     Args:
         each_step: a member is drawn in each step, else for each episode.
         pessimism: standard deviations (of the population of members) of the predicted rewards that
             are subtracted from their mean.
+        sampled_termination: an episode terminates with the predicted probability, else where that
+            is above one half.
     """
 
     each_step: bool = True
     pessimism: float = 0.0
+    sampled_termination: bool = False
 
 
 def check_pessimism(key: str, pessimism: float, members: Sequence[DynamicsModel]) -> None:
@@ -87,7 +90,7 @@ class Members:
     """
 
     def __init__(
-        self, models: Sequence[DynamicsModel], rule: MemberRule, device: torch.device
+        self, models: Sequence[DynamicsModel], rule: SamplingRule, device: torch.device
     ) -> None:
         self._models, self._rule, self._device = models, rule, device
         self._parts = len(models[0].initial_state(1))

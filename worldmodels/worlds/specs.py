@@ -22,7 +22,7 @@ from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.features import FeatureSpec
 from worldmodels.workers.jobs import READ
 from worldmodels.worlds.dream import DreamWorld
-from worldmodels.worlds.members import MemberRule
+from worldmodels.worlds.members import SamplingRule
 from worldmodels.worlds.real import Perception, RealWorld
 
 
@@ -89,7 +89,7 @@ class DreamWorldSpec:
         features: input of the controller.
         device: of the model and of all tensors.
         bfloat16: the model computes its matrix products in bfloat16.
-        rule: how the members of an ensemble are used.
+        rule: how predictions become steps.
         starts: file of moments at which episodes begin; None for the first latents.
     """
 
@@ -98,7 +98,7 @@ class DreamWorldSpec:
     features: FeatureSpec
     device: str = "cpu"
     bfloat16: bool = False
-    rule: MemberRule = MemberRule()  # noqa: RUF009  (immutable)
+    rule: SamplingRule = SamplingRule()  # noqa: RUF009  (immutable)
     starts: Path | None = field(default=None, metadata=READ)
 
     def build(self) -> DreamWorld:
