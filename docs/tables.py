@@ -147,6 +147,27 @@ def rounds(record: dict[str, Any]) -> str:
     return markdown_table(SCORE_HEADER, score_rows(policies, []))
 
 
+def round_by_round(record: dict[str, Any]) -> str:
+    """Frames, and predicted and real mean return, of each round of ``stage=iterate``."""
+    rows = []
+    for entry in record["rounds"]:
+        predicted, earned = entry["predicted"], entry["earned"]
+        low, high = earned["interval"]
+        rows.append(
+            (
+                entry["name"].removeprefix("round-"),
+                f"{entry['frames']['total']:,}",
+                f"{entry['recorded_return']:.0f}",
+                f"{predicted['mean']:.0f}",
+                f"**{earned['mean']:.0f}**",
+                f"{low:.0f} to {high:.0f}",
+                "yes" if entry["verdict"]["calibrated"] else "no",
+            )
+        )
+    header = ("round", "frames", "recorded", "predicted", "earned", "95 % interval", "calibrated")
+    return markdown_table(header, rows)
+
+
 def data_sources(runs: dict[str, dict[str, Any]]) -> str:
     """Agents of several sets of episodes: scores in the real environment and in the dream."""
     rows = []

@@ -204,9 +204,14 @@ def test_noise_is_on_the_parameters_and_another_for_each_episode(smoke: Path) ->
     assert added.mean().item() == pytest.approx(0.0, abs=0.02)
     one = NoisyAgent(folder, 0.3, 0.0, ACTIONS).policy(world, seeds[7:8]).act(blind[:1])[:, 0]
     torch.testing.assert_close(one, steering[7:8])
+    # Of 0.3 times a cubed uniform number: the mean of its sixth power is a seventh.
+    varied = NoisyAgent(folder, 0.3, 0.0, ACTIONS, noise_exponent=3.0).policy(world, seeds)
+    added = torch.atanh(varied.act(blind)[:, 0]) - agent.parameters[-3].item()
+    assert added.std().item() == pytest.approx(0.3 / 7**0.5, rel=0.08)
+    assert added.abs().median().item() < 0.03
 
 
-def test_a_hand_slips_as_often_and_as_long_as_it_should(smoke: Path) -> None:
+def test_bursts_begin_and_last_as_they_should(smoke: Path) -> None:
     folder, ez_greedy_epsilon, steps = smoke / "smoke/controller/agent", 0.05, 400
     agent = read_agent(folder)
     world = RealWorld(no_envs, Perception(agent.encoder, agent.dynamics, agent.config.features))
@@ -215,9 +220,9 @@ def test_a_hand_slips_as_often_and_as_long_as_it_should(smoke: Path) -> None:
     own = NoisyAgent(folder, 0.0, 0.0, ACTIONS).policy(world, seeds).act(blind)  # as long as blind
     policy = NoisyAgent(folder, 0.0, ez_greedy_epsilon, ACTIONS).policy(world, seeds)
     acted = torch.stack([policy.act(blind) for _ in range(steps)])  # (steps, environments, actions)
-    slips = (acted != own).any(dim=2)
-    # A slip of 15.5 steps in the mean, then 1 / epsilon - 1 steps before the next begins.
-    assert slips.float().mean().item() == pytest.approx(
+    bursting = (acted != own).any(dim=2)
+    # A burst of 15.5 steps in the mean, then 1 / epsilon - 1 steps before the next begins.
+    assert bursting.float().mean().item() == pytest.approx(
         15.5 / (15.5 + 1 / ez_greedy_epsilon - 1), abs=0.03
     )
     assert (acted.abs() <= 1).all()
@@ -228,7 +233,7 @@ def test_a_hand_slips_as_often_and_as_long_as_it_should(smoke: Path) -> None:
     )
 
 
-def test_a_slip_is_a_chance(smoke: Path, tmp_path: Path) -> None:
+def test_epsilon_is_a_probability(smoke: Path, tmp_path: Path) -> None:
     drive = ("stage=rollouts", "preset=smoke", "rollouts.policy=controller", ALONE)
     model = f"model={smoke / 'smoke/controller/agent'}"
     line = error_line(run(tmp_path, *drive, model, "rollouts.ez_greedy_epsilon=1.5"))

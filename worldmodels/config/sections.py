@@ -81,6 +81,9 @@ class RolloutsConfig:
     noise: float = number(0.0, 0, 1000)
     """Standard deviation of the noise on the parameters of policy=controller, drawn for each
     episode."""
+    noise_exponent: float = number(0.0, 0, 10)
+    """The noise of an episode is rollouts.noise times a uniform number to this power: 0 is equal
+    noise in all episodes; with 3 most are near the controller, and some far from it."""
     ez_greedy_epsilon: float = number(0.0, 0, 1)
     """Probability per step that policy=controller begins 1 to 30 random actions (ez-greedy)."""
     stall_steps: int | None = number(None, 1, 100_000, unit="steps")

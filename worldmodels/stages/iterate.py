@@ -4,8 +4,8 @@ Round one runs the stages as ``stage=all`` does, with the settings of the bootst
 configuration has one and ``base=`` names no agent; ``base=<run>`` reuses the finished stages of an
 earlier run as round one. Each later round collects with the controller of the round before, with
 noise on its parameters, and trains on the episodes of all rounds; encoder, dynamics model and
-controller start from the weights of the round before. ``rounds.json`` has the scores of each
-round's agent, and of each round its frames, returns and the calibration of its dynamics model.
+controller start from the weights of the round before. ``rounds.json``, written after each round,
+has the scores of its agent, and its frames, returns and the calibration of its dynamics model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from worldmodels.config.schema import changed, later_config
 from worldmodels.files.atomic import write_json
 from worldmodels.reporting.records import read_scores
 from worldmodels.reporting.rounds import round_in_words, round_record, settled
-from worldmodels.reporting.scores import AGENT_IN_DREAM, PAPER_SCORES, score_table
+from worldmodels.reporting.scores import AGENT_IN_DREAM, PAPER_SCORES, Score, score_table
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import console, say
@@ -30,6 +30,7 @@ def run(context: Context) -> None:
     """Run the rounds that are missing, each in a folder of its own."""
     earlier: tuple[Run, ...] = ()
     entries: list[dict[str, Any]] = []
+    scores: list[Score] = []
     config = context.config
     for number in range(1, config.iterate.rounds + 1):
         bootstrapping = not earlier and context.published is None
@@ -48,6 +49,8 @@ def run(context: Context) -> None:
         in_order(stage, rollouts, vae, rnn, controller, evaluate, report)
         earlier = (*earlier, this)
         entries.append(round_record(this, entries, config.calibration))
+        scores += _scores(this)
+        _write(context, scores, entries)
         say(f"iterate: {round_in_words(entries[-1])}")
         if number < config.iterate.rounds and settled(entries, config.iterate.patience):
             say(
@@ -55,24 +58,25 @@ def run(context: Context) -> None:
                 f" episodes are no better (iterate.patience={config.iterate.patience})"
             )
             break
-    _compare(context, earlier, entries)
+    console.print(score_table(scores, PAPER_SCORES.get(config.env.id, [])))
 
 
-def _compare(context: Context, rounds: tuple[Run, ...], entries: list[dict[str, Any]]) -> None:
-    """Write ``rounds.json``, and print the scores of each round's agent, with those in the dream it
-    trained in.
+def _scores(run: Run) -> list[Score]:
+    """The scores of a round's agent, in the environment and in the dream it trained in.
 
     Raises:
-        ArtifactError: the scores of a round are missing or damaged.
+        ArtifactError: they are missing or damaged.
     """
-    scores = []
-    for run in rounds:
-        found = read_scores(run.locate("evaluate") / "scores.json")
-        for policy in ("agent", AGENT_IN_DREAM):
-            if policy in found:
-                name = policy.replace("agent", f"agent of {run.root.name}")
-                scores.append(replace(found[policy], name=name))
-    path = context.run.root / "rounds.json"
+    found = read_scores(run.locate("evaluate") / "scores.json")
+    return [
+        replace(found[policy], name=policy.replace("agent", f"agent of {run.root.name}"))
+        for policy in ("agent", AGENT_IN_DREAM)
+        if policy in found
+    ]
+
+
+def _write(context: Context, scores: list[Score], entries: list[dict[str, Any]]) -> None:
+    """Write ``rounds.json``, of the rounds so far."""
     named = {score.name: score.record() for score in scores}
+    path = context.run.root / "rounds.json"
     write_json(path, {**provenance(), "scores": named, "rounds": entries})
-    console.print(score_table(scores, PAPER_SCORES.get(context.config.env.id, [])))

@@ -186,7 +186,13 @@ def _collection_policy(context: Context) -> tuple[CollectionPolicy, RealWorldSpe
     features = read_agent(folder).config.features
     world = runtime.real(None, folder / "vae.safetensors", folder / "rnn.safetensors", features)
     return (
-        NoisyAgent(folder, config.noise, config.ez_greedy_epsilon, runtime.controls),
+        NoisyAgent(
+            folder,
+            config.noise,
+            config.ez_greedy_epsilon,
+            runtime.controls,
+            config.noise_exponent,
+        ),
         world,
         inputs,
     )

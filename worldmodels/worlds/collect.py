@@ -75,12 +75,15 @@ class NoisyAgent:
         noise: standard deviation of the noise on parameters; 0 is none.
         ez_greedy_epsilon: probability that a burst begins in a step outside a burst; 0 is none.
         controls: the action space.
+        noise_exponent: the noise of an episode is `noise` times a uniform number to this power, so
+            that some episodes are near the controller and others far from it.
     """
 
     folder: Path = field(metadata=READ)
     noise: float
     ez_greedy_epsilon: float
     controls: ActionBounds
+    noise_exponent: float = 0.0
 
     def policy(
         self,
@@ -101,7 +104,8 @@ class NoisyAgent:
         agent = read_agent(self.folder)
         noise = EpisodeNoise(parameter_seeds or seeds, PARAMETER_STREAM, torch.device("cpu"))
         drawn = noise.normal(0, agent.parameters.size)
-        candidates = agent.parameters + self.noise * drawn.numpy()
+        scale = self.noise * noise.uniform(1, 1).numpy() ** self.noise_exponent  # (N, 1)
+        candidates = agent.parameters + scale * drawn.numpy()
         agent_policy = PopulationPolicy(
             candidates.astype(np.float32),
             1,
