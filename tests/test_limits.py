@@ -136,6 +136,13 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
             ],
             "controller.pessimism=0.5: needs rewards of several members",
         ),
+        (["controller.starts=recorded"], "controller.starts=recorded: .*; give first, or"),
+        (["controller.sampled_termination=true"], "sampled_termination=True: .*; give false, or"),
+        (["rnn.failure_termination=9"], "failure_termination=9: needs rollouts.stall_steps"),
+        (
+            ["iterate.later={rnn:{epochs:-1}}"],
+            r"with the values of iterate\.later\.\*: rnn.epochs=-1: choose 0 to 100000",
+        ),
         (["rnn.members=0"], "rnn.members=0: choose 1 to 32"),
         (["rnn.members=33"], "rnn.members=33: choose 1 to 32"),
         (["controller.pessimism=-1"], "controller.pessimism=-1.0: choose 0 to 1000"),

@@ -81,6 +81,11 @@ def check(config: Config) -> None:
     _check_search(config.controller)
     _check_memory(config)
     _check_branches(config)
+    if config.rnn.failure_termination is not None and config.rollouts.stall_steps is None:
+        raise ConfigError(
+            f"rnn.failure_termination={config.rnn.failure_termination}: needs rollouts.stall_steps,"
+            " by which failures are found"
+        )
     seeds.evaluation(config.evaluate.first_seed, config.evaluate.episodes)
     if config.stage in (Stage.all, Stage.iterate, Stage.plan):
         _check_latents(config)
@@ -164,11 +169,17 @@ def _check_search(config: ControllerConfig) -> None:
         raise ConfigError(
             f"controller.final_sigma={final}: choose at most controller.sigma={config.sigma}"
         )
-    if config.pessimism and config.world is WorldKind.real:
-        raise ConfigError(
-            f"controller.pessimism={config.pessimism}: is of the learned model; give 0, or"
-            " controller.world=dream"
-        )
+    if config.world is WorldKind.real:
+        for key, value, none in (
+            ("pessimism", config.pessimism, 0),
+            ("starts", config.starts.name, "first"),
+            ("sampled_termination", config.sampled_termination, False),
+        ):
+            if value != none:
+                raise ConfigError(
+                    f"controller.{key}={value}: is of the learned model; give"
+                    f" {str(none).lower()}, or controller.world=dream"
+                )
     episodes = config.population * config.episodes
     if episodes > GENERATION:
         raise ConfigError(
