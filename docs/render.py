@@ -32,6 +32,7 @@ import frames
 import models
 import places
 import plans
+import rounds
 import tables
 from learning_curve import learning_curve
 from publish import publish
@@ -175,8 +176,8 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "quick_stages": (tables.stages, "quick"),
     "doom_scores": (tables.scores, "takecover"),
     "doom_second": (tables.scores, "takecover-second"),
-    "dream_rounds": (tables.rounds, "dreamt-rounds"),
-    "dream_cool": (tables.rounds, "dreamt-rounds-cool"),
+    "dream_rounds": (rounds.scores, "dreamt-rounds"),
+    "dream_cool": (rounds.scores, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),
     "sharing": (tables.sharing, "sharing"),
     "chains": (places.places, "chains"),
@@ -185,8 +186,8 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "scaling_simulated": (clusters.simulated, "scaling"),
     "overlap": (clusters.overlap, "overlap"),
     "play_frames": (frames.frames, "play"),
-    "dream_steady": (tables.rounds, "dreamt-rounds-steady"),
-    "doom_rounds": (tables.rounds, "rounds"),
+    "dream_steady": (rounds.scores, "dreamt-rounds-steady"),
+    "doom_rounds": (rounds.scores, "rounds"),
     "doom_stages": (tables.stages, "takecover"),
     "doom_maker": (tables.maker, "takecover"),
     "engines": (tables.engines, "takecover_engines"),

@@ -95,7 +95,7 @@ def maker(run: dict[str, Any]) -> str:
     return "".join(f"{maker}; commit {commits}.\n" for maker in sorted(makers))
 
 
-def _score(name: str, record: dict[str, Any]) -> Score:
+def score_of(name: str, record: dict[str, Any]) -> Score:
     """The score whose `Score.record` this is."""
     lists = {key: tuple(record[key]) for key in ("returns", "seeds", "interval")}
     return Score(name=name, **{**record, **lists})
@@ -104,7 +104,7 @@ def _score(name: str, record: dict[str, Any]) -> Score:
 def scores(run: dict[str, Any]) -> str:
     """A run's policies, and the paper's."""
     env = run["stages"]["evaluate"]["config"]["env.id"]
-    policies = [_score(name, record) for name, record in run["scores"].items()]
+    policies = [score_of(name, record) for name, record in run["scores"].items()]
     return markdown_table(SCORE_HEADER, score_rows(policies, PAPER_SCORES.get(env, [])))
 
 
@@ -124,7 +124,7 @@ def headline(
         ("CarRacing, `preset=quick`", quick),
         ("Doom Take Cover, `preset=laptop`", takecover),
     ):
-        agent = _score("agent", run["scores"]["agent"])
+        agent = score_of("agent", run["scores"]["agent"])
         searches = [run["stages"].get(f"{part}controller") for part in ("bootstrap/", "")]
         steps = sum(search["summary"]["steps"] for search in searches if search)
         machine = run["stages"]["controller"]["machine"].split(", ")
@@ -141,39 +141,12 @@ def headline(
     return markdown_table(("", "score", "episodes", "training steps", "hours", "hardware"), rows)
 
 
-def rounds(record: dict[str, Any]) -> str:
-    """The agents of the rounds of ``stage=iterate``."""
-    policies = [_score(name, one) for name, one in record["scores"].items()]
-    return markdown_table(SCORE_HEADER, score_rows(policies, []))
-
-
-def round_by_round(record: dict[str, Any]) -> str:
-    """Frames, and predicted and real mean return, of each round of ``stage=iterate``."""
-    rows = []
-    for entry in record["rounds"]:
-        predicted, earned = entry["predicted"], entry["earned"]
-        low, high = earned["interval"]
-        rows.append(
-            (
-                entry["name"].removeprefix("round-"),
-                f"{entry['frames']['total']:,}",
-                f"{entry['recorded_return']:.0f}",
-                f"{predicted['mean']:.0f}",
-                f"**{earned['mean']:.0f}**",
-                f"{low:.0f} to {high:.0f}",
-                "yes" if entry["verdict"]["calibrated"] else "no",
-            )
-        )
-    header = ("round", "frames", "recorded", "predicted", "earned", "95 % interval", "calibrated")
-    return markdown_table(header, rows)
-
-
 def data_sources(runs: dict[str, dict[str, Any]]) -> str:
     """Agents of several sets of episodes: scores in the real environment and in the dream."""
     rows = []
     for what, run in runs.items():
-        in_real = _score(what, run["scores"]["agent"])
-        in_dream = _score(what, run["scores"][AGENT_IN_DREAM])
+        in_real = score_of(what, run["scores"]["agent"])
+        in_dream = score_of(what, run["scores"][AGENT_IN_DREAM])
         row = [what, f"**{in_real.mean:.1f}** ± {in_real.std:.1f}"]
         row.append(f"{in_real.interval[0]:.1f} to {in_real.interval[1]:.1f}")
         row.append(f"{in_dream.mean:.0f} ± {in_dream.std:.0f}")

@@ -39,7 +39,7 @@ def test_it_is_the_agent_that_was_judged(name: str) -> None:
 def test_it_names_the_sha256_of_each_of_its_files(name: str) -> None:
     folder, _ = published(name)
     named = read_json(folder / "agent.json")["files"]
-    assert named.keys() == set(PARTS)
+    assert named.keys() == {part for part in PARTS if (folder / part).exists()}
     for part, digest in named.items():
         assert hashlib.sha256((folder / part).read_bytes()).hexdigest() == digest
 
