@@ -12,6 +12,7 @@ from scipy import stats
 
 import worldmodels
 from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
+from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import EncodedEpisode, FirstLatents, LatentSet, write_latents
 from worldmodels.data.sequences import FailureEnd, SequenceBatches
 from worldmodels.data.starts import AFTER_FAILURE, HISTORY, Starts, draw_starts
@@ -22,6 +23,7 @@ from worldmodels.models.features import FeatureSpec
 from worldmodels.models.gru import GRUDynamics
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.transformer import TransformerDynamics
+from worldmodels.training.encode import encode_episodes
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.members import SamplingRule
 from worldmodels.worlds.rollout import rollout
@@ -82,9 +84,9 @@ def test_the_draw_depends_on_the_seed_and_has_first_frames(latents: LatentSet) -
 
 
 @pytest.mark.parametrize("build", [MDNRNN, GRUDynamics, TransformerDynamics])
-@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize(("members", "updated"), [(1, False), (1, True), (2, False)])
 def test_an_episode_begins_with_the_state_of_its_moment(
-    build: Callable[..., Any], members: int, latents: LatentSet
+    build: Callable[..., Any], members: int, updated: bool, latents: LatentSet
 ) -> None:
     torch.manual_seed(0)
     options = {"heads": 2} if build is TransformerDynamics else {}
@@ -92,28 +94,39 @@ def test_an_episode_begins_with_the_state_of_its_moment(
         build(LATENT, ACTION, hidden_size=8, mixtures=2, sampled=False, **options).eval()
         for _ in range(members)
     ]
-    spec = FeatureSpec(sampled=False)
+    spec = FeatureSpec(sampled=False, updated=updated)
     starts = drawn(latents, 24)
     world = DreamWorld(models[0], starts, 1.0, spec, others=models[1:], rule=SamplingRule())
     rows = range(len(starts.mean))
-    wanted = {starts.mean[row, -1].tobytes(): _walked(models[0], starts, row) for row in rows}
+    wanted = {
+        starts.mean[row, -1].tobytes(): _walked(models[0], starts, row, updated) for row in rows
+    }
     features = world.reset(range(50))
     _assert_begun(features, wanted)
-    world.step(torch.zeros(50, ACTION))
+    actions = torch.ones(50, ACTION)
+    world.step(actions)
     running = world.features().clone()
     mask = np.arange(50) % 3 == 0
     world.restart(mask, range(100, 100 + mask.sum()))
     _assert_begun(world.features()[mask], wanted)
     torch.testing.assert_close(world.features()[~mask], running[~mask], rtol=0, atol=0)
+    assert (actions == 1).all()  # the caller's
 
 
 @torch.inference_mode()
-def _walked(model: Any, starts: Starts, row: int) -> torch.Tensor:
-    """h after the steps before a moment, one step of one episode at a time."""
+def _walked(model: Any, starts: Starts, row: int, updated: bool) -> torch.Tensor:
+    """h after the steps before a moment, one step of one episode at a time; `updated`, after the
+    moment's latent and the action before it."""
     state = model.initial_state(1)
     for time in range(HISTORY - int(starts.steps[row]), HISTORY):
         z, action = (
             torch.from_numpy(part[row : row + 1, time]) for part in (starts.mean, starts.actions)
+        )
+        state = model.advance(z, action, state)
+    if updated:
+        z, action = (
+            torch.from_numpy(starts.mean[row, -1:]),
+            torch.from_numpy(starts.actions[row, -1:]),
         )
         state = model.advance(z, action, state)
     h: torch.Tensor = model.features(state, ("h",))[0]
@@ -228,6 +241,32 @@ def test_a_damaged_file_of_moments_is_refused(
     weights.save(path, tensors)
     with pytest.raises(ArtifactError, match=rf"^{path}.*copy it again$"):
         load_starts(path, LATENT, ACTION)
+
+
+# --- latents of the round before
+
+
+class _Unused(torch.nn.Module):
+    """An encoder that must not be asked."""
+
+    clip_length = 1
+
+    def encode(self, images: torch.Tensor) -> Any:
+        raise AssertionError("encoded again")
+
+
+def test_known_episodes_are_not_encoded_again(smoke: Path, tmp_path: Path) -> None:
+    episodes = EpisodeSet.open([smoke / "smoke/rollouts"])
+    known = LatentSet(smoke / "smoke/rnn/latents.h5")
+    unused: Any = _Unused()
+    path, cpu = tmp_path / "latents.h5", torch.device("cpu")
+    with pytest.raises(AssertionError, match="encoded again"):
+        encode_episodes(episodes, unused, path, {}, cpu, False)
+    encode_episodes(episodes, unused, path, {}, cpu, False, known)
+    found = LatentSet(path)
+    np.testing.assert_array_equal(found.seeds, episodes.seeds)
+    for number in range(episodes.num_episodes):
+        np.testing.assert_array_equal(found.episode(number).mean, known.episode(number).mean)
 
 
 # --- commands

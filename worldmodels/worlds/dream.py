@@ -69,18 +69,23 @@ class DreamWorld:
     def reset(self, seeds: Sequence[int]) -> Tensor:
         """Start one episode per seed from a start that the seed chooses; features (N, F)."""
         latents, actions, state = self._begin(seeds)
-        self.begin(latents, seeds, state)
-        self._actions = actions
-        return self.features()
+        return self.begin(latents, seeds, state, actions)
 
     @torch.inference_mode()
-    def begin(self, latents: Tensor, seeds: Sequence[int], state: State | None = None) -> Tensor:
+    def begin(
+        self,
+        latents: Tensor,
+        seeds: Sequence[int],
+        state: State | None = None,
+        actions: Tensor | None = None,
+    ) -> Tensor:
         """Start episodes from given latents.
 
         Args:
             latents: z_0 of each episode, (N, Z) float32.
             seeds: of the N episodes; they determine all samples.
             state: of the model before z_0, N rows; None for that of an episode's start.
+            actions: before z_0, (N, A) float32; None for zeros.
 
         Returns:
             features (N, F) float32.
@@ -91,7 +96,9 @@ class DreamWorld:
         self._latents = latents.to(self.device)
         begun = self._members.begin(seeds)
         self._state = begun if state is None else state
-        self._actions = torch.zeros(len(seeds), self._dynamics.action_size, device=self.device)
+        if actions is None:
+            actions = torch.zeros(len(seeds), self._dynamics.action_size, device=self.device)
+        self._actions = actions
         self._time = torch.zeros(len(seeds), dtype=torch.int64, device=self.device)
         return self.features()
 
@@ -155,6 +162,7 @@ class DreamWorld:
         self._normal.restart(index, seeds)
         self._termination.restart(index, seeds)
         self._members.restart(index, seeds)
+        self._actions = self._actions.clone()  # it is the caller's
         self._latents[index], self._actions[index], begun = self._begin(seeds)
         if begun is None:
             begun = self._members.initial_state(len(seeds))
