@@ -32,7 +32,7 @@ from worldmodels.models.heads import MixtureDynamics
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import say
 from worldmodels.stages.controller import MAX_DREAM_ENVS
-from worldmodels.worlds import dream
+from worldmodels.worlds import members
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.noise import EpisodeNoise, tensor_normal, tensor_uniform
 from worldmodels.worlds.rollout import PopulationPolicy, rollout
@@ -73,7 +73,7 @@ def plainly(run: Callable[[int], object]) -> Callable[[int], object]:
             for name, draw in plain.items():
                 stack.enter_context(mock.patch.object(EpisodeNoise, name, replaced(draw)))
             stack.enter_context(
-                mock.patch.object(dream, "sample", lambda latent, *given: latent.sample(*given))
+                mock.patch.object(members, "sample", lambda latent, *given: latent.sample(*given))
             )
             run(steps)
 

@@ -152,6 +152,9 @@ class RNNConfig:
     """Gaussians of the mixture."""
     shared_mixture: bool = False
     """One mixture for all dimensions of z, instead of one for each dimension."""
+    residual: bool = False
+    """The means of the mixture are predicted as differences from the present z, so that open-loop
+    predictions keep what does not change."""
     latent: LatentChoice = LatentChoice.sampled
     """z that is predicted: sampled from the VAE's posterior, or its mean."""
     # 40 epochs of its 10,000 rollouts are the 4,000 steps of the paper's code.
@@ -183,6 +186,9 @@ class RNNConfig:
     rnn.failure_steps before one; null: all sequences are drawn alike."""
     failure_steps: int | None = number(None, 0, 100_000, unit="steps")
     """Steps between such a sequence and the failure, at most; null: 100."""
+    newest_rounds: int | None = number(None, 1, 1000)
+    """Rounds of stage=iterate, the newest, that make half of the training transitions: the others
+    are drawn from the rounds before them, anew in each round. null: all episodes."""
     failure_termination: int | None = number(None, 0, 100_000, unit="steps")
     """Steps after the beginning of a stall (rollouts.stall_steps) at which the model learns that
     the episode terminates; it is not trained on what follows. null: a stall is no termination."""
@@ -218,6 +224,10 @@ class ControllerConfig:
     come closer; null: controller.episodes always."""
     stall_steps: int | None = number(None, 1, 100_000, unit="steps")
     """Steps without a new highest return after which a training episode ends; null: never."""
+    termination_penalty: float = number(0.0, 0, _HUGE)
+    """Subtracted from the return of an episode that terminates, in training and selection: for
+    episodes in the learned model that are shorter than those of the environment, in which a failure
+    otherwise costs no more than the steps that remain."""
     generations: int = number(1800, 1, 1_000_000)
     """Generations, at most."""
     total_steps: int | None = number(None, 1, 10**12, unit="steps")

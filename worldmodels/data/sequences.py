@@ -53,6 +53,24 @@ class FailureEnd(NamedTuple):
     stall_steps: int
 
 
+def balanced(indices: np.ndarray, newest: np.ndarray, lengths: np.ndarray, seed: int) -> np.ndarray:
+    """The newest of some episodes, and about as many transitions of the others, drawn at random.
+
+    Args:
+        indices: of the episodes.
+        newest: indices of the newest episodes, also others than `indices`.
+        lengths: transitions of every episode, by index.
+        seed: of the draw.
+
+    Returns:
+        indices in rising order; all of them where the others have fewer transitions.
+    """
+    kept, others = np.intersect1d(indices, newest), np.setdiff1d(indices, newest)
+    drawn = np.random.default_rng(seed).permutation(others)
+    before = np.cumsum(lengths[drawn]) - lengths[drawn]
+    return np.sort(np.concatenate([kept, drawn[before < lengths[kept].sum()]]))
+
+
 class SequenceBatches:
     """Batches in which every transition of some episodes occurs once per epoch.
 

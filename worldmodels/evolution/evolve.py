@@ -31,6 +31,7 @@ from worldmodels.evolution.fitness import (
     fitness,
     wanted_episodes,
 )
+from worldmodels.evolution.options import EvolveOptions, EvolveResult
 from worldmodels.evolution.pca import PCASubspace
 from worldmodels.evolution.search import Search
 from worldmodels.files.atomic import JsonLines
@@ -45,76 +46,6 @@ RELIABILITY = 0.7
 """Share of the variance of candidates' mean returns that is due to the candidates."""
 GROWTH = 1.1
 """Largest factor by which the number of episodes changes from one generation to the next."""
-
-
-@dataclass(frozen=True)
-class EvolveOptions:
-    """Options of `evolve`.
-
-    Args:
-        generations: at most.
-        total_steps: environment steps after which no generation begins; None for no limit.
-        sigma: initial step size.
-        final_sigma: step size at the end of the budget, reached by exponential decay over the steps
-            taken; None for the step size that CMA-ES adapts.
-        episodes: E, per candidate and generation, at most.
-        first_episodes: E of the first generation; then E is adapted by `wanted_episodes`. None for
-            `episodes` in every generation.
-        max_steps: time limit of an episode in steps.
-        stall_steps: see `worldmodels.worlds.rollout.rollout`; never used on selection seeds.
-        eval_interval: generations between two evaluations on the selection seeds.
-        eval_episodes: episodes of each finalist in such an evaluation.
-        num_envs: least and largest number of environments in one job; within them a quarter of a
-            generation, which gives several cores work and does not depend on the number of workers.
-        overlap: begin each generation before the one before ends.
-        seed: of the episodes.
-        made_by: hash of configuration and inputs; logs with another one are refused.
-        recorded_best: largest return of a recorded episode, which a mean return in the learned
-            model is compared with; None where it is not.
-        exploitation_patience: evaluations in a row above it after which the search stops; None for
-            no stop.
-    """
-
-    generations: int
-    total_steps: int | None
-    sigma: float
-    final_sigma: float | None
-    episodes: int
-    first_episodes: int | None
-    max_steps: int
-    stall_steps: int | None
-    eval_interval: int
-    eval_episodes: int
-    num_envs: tuple[int, int]
-    overlap: bool
-    seed: int
-    made_by: str = ""
-    recorded_best: float | None = None
-    exploitation_patience: int | None = None
-
-
-@dataclass(frozen=True)
-class EvolveResult:
-    """The results of a search.
-
-    Args:
-        parameters: of the controller with the highest mean return on the selection seeds,
-            (parameters,) float32; with `exploitation_patience`, of those below `recorded_best`, if
-            there are any.
-        score: that mean return.
-        generations: number of generations.
-        steps: environment steps in training, without those on selection seeds.
-        throughput: of training, steps per second.
-        exploitation: the first generation, from 1, with a mean return above `recorded_best` on the
-            selection seeds; None where there is none.
-    """
-
-    parameters: np.ndarray
-    score: float
-    generations: int
-    steps: int
-    throughput: float
-    exploitation: int | None
 
 
 def evolve(
@@ -223,7 +154,7 @@ class _Loop:
         if self.options.exploitation_patience is not None:
             within = [one for one in records if not self.exploitation.exceeds(one["score"])]
             records = within or records
-        best = max(records, key=lambda record: float(record["score"]))
+        best = max(records, key=lambda record: float(record["objective"]))
         return EvolveResult(
             np.asarray(best["parameters"], np.float32),
             float(best["score"]),
@@ -295,9 +226,10 @@ class _Loop:
         seconds, steps = time.monotonic() - began, int(outcome.lengths.sum())
         self.seconds += seconds
         self.steps += steps
-        scores: np.ndarray = outcome.returns.mean(axis=1)
+        maximised = self.options.objective(outcome)
+        scores: np.ndarray = maximised.mean(axis=1)
         self._tell(scores)
-        self._allocate(outcome.returns)
+        self._allocate(maximised)
         self.log.append(
             {
                 "generation": number,
@@ -356,12 +288,13 @@ class _Loop:
         num_envs = batch_size(options.num_envs, len(finalists) * len(drawn))
         spec = EpisodeSpec(num_envs, options.max_steps, self.spec)
         outcome = fitness(pool, finalists, drawn, spec)
-        scores = outcome.returns.mean(axis=1)
-        better = int(scores.argmax())
+        scores, objective = outcome.returns.mean(axis=1), options.objective(outcome).mean(axis=1)
+        better = int(objective.argmax())
         self.selection.append(
             {
                 "generation": number,
                 "score": float(scores[better]),
+                "objective": float(objective[better]),
                 "which": ("mean", "best")[better],
                 "parameters": finalists[better].tolist(),
                 "made_by": options.made_by,

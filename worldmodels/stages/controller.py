@@ -24,7 +24,8 @@ from worldmodels.data.latents import LatentSet
 from worldmodels.data.starts import draw_starts
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
-from worldmodels.evolution.evolve import EvolveOptions, evolve
+from worldmodels.evolution.evolve import evolve
+from worldmodels.evolution.options import EvolveOptions
 from worldmodels.evolution.pca import PCASubspace
 from worldmodels.evolution.search import Search
 from worldmodels.models.controller import ControllerSpec
@@ -181,6 +182,7 @@ def _options(context: Context, made_by: str, recorded_best: float | None) -> Evo
         first_episodes=config.first_episodes,
         max_steps=config.max_steps,
         stall_steps=config.stall_steps,
+        termination_penalty=config.termination_penalty,
         eval_interval=config.eval_interval,
         eval_episodes=config.eval_episodes,
         num_envs=batch_sizes(context),

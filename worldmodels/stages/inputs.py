@@ -139,13 +139,19 @@ class Inputs:
             [file for folder in folders for file in listed(folder, "shard-*.h5")], policy
         )
 
-    def newest(self, episodes: EpisodeSet) -> np.ndarray:
-        """The indices of this run's own among `episodes`, as `episodes()` returned them."""
-        folder, first = self.run.locate("rollouts"), 0
+    def newest(self, episodes: EpisodeSet, rounds: int = 1) -> np.ndarray:
+        """The indices of this run's own among `episodes`, as `episodes()` returned them.
+
+        Args:
+            episodes: of this run and of the runs before it.
+            rounds: above 1, with those of so many less one of the runs before it.
+        """
+        newest = [*self.collectors, self.run][-rounds:]
+        folders, first = [run.locate("rollouts") for run in newest], 0
         numbers: list[int] = []
         for shard in episodes.shards:
             count = len(shard.lengths)
-            numbers += range(first, first + count) if shard.path.parent == folder else ()
+            numbers += range(first, first + count) if shard.path.parent in folders else ()
             first += count
         return np.array(numbers, np.int64)
 

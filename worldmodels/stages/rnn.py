@@ -19,7 +19,7 @@ from worldmodels.config.choices import LatentChoice
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.data.sequences import FailureEnd, FailureShare
+from worldmodels.data.sequences import FailureEnd, FailureShare, balanced
 from worldmodels.errors import DataError
 from worldmodels.files.atomic import write_json
 from worldmodels.models.dynamics import DynamicsModel
@@ -77,6 +77,10 @@ def _learn(context: Context, folder: StageFolder) -> None:
         sampled = config.latent is LatentChoice.sampled
         copy_last = copy_baseline_nll(latents, *split, sampled)
     followed = _Followed(episodes, copy_last)
+    if config.newest_rounds is not None:
+        newest = context.inputs.newest(episodes, config.newest_rounds)
+        train = balanced(split[0], newest, latents.lengths, context.config.seed)
+        split = train, split[1]
     with context.runtime.ranks() as ranks:
         model, result = _train(context, folder, folder.path, latents, split, ranks, 0, followed)
         table, others = {config.model: result.validation["nll"]}, []
