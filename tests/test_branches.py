@@ -14,7 +14,7 @@ from worldmodels.agents.model_files import load_first_latents
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.failures import failures
 from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
-from worldmodels.data.sequences import FailureShare, SequenceBatch, SequenceBatches
+from worldmodels.data.sequences import FailureShare, SequenceBatch, SequenceBatches, balanced
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv
@@ -255,6 +255,19 @@ def latents(tmp_path: Path) -> LatentSet:
     path = tmp_path / "latents.h5"
     write_latents(path, (encoded(i, n) for i, n in enumerate(LENGTHS)), {})
     return LatentSet(path)
+
+
+def test_half_of_the_transitions_are_of_the_newest_episodes() -> None:
+    lengths = np.random.default_rng(1).integers(5, 50, 200)
+    training, newest = np.arange(0, 200, 2), np.arange(150, 200)
+    found = balanced(training, newest, lengths, seed=3)
+    new, old = found[found >= 150], found[found < 150]
+    assert new.tolist() == list(range(150, 200, 2))
+    assert set(old) < set(training)
+    assert 0 <= lengths[old].sum() - lengths[new].sum() < 50
+    assert not np.array_equal(found, balanced(training, newest, lengths, seed=4))
+    # No more of the others than there are.
+    assert balanced(training, np.arange(50, 200), lengths, 3).tolist() == training.tolist()
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -26,7 +26,6 @@ from worldmodels.envs.action_spec import DiscreteActions
 from worldmodels.envs.engines import ENGINES, make_vector_env, prepare
 from worldmodels.errors import ConfigError, DataError
 from worldmodels.evolution.fitness import EpisodeSpec, evaluation_num_envs, fitness
-from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.policy import AgentPolicy
 from worldmodels.reporting.scores import summarise
 from worldmodels.runs.integrity import Listed, listed
@@ -34,7 +33,7 @@ from worldmodels.runs.manifests import MANIFEST
 from worldmodels.system.devices import choose_device, has_bfloat16
 from worldmodels.workers.local import LocalPool
 from worldmodels.worlds.dream_env import DreamVectorEnv
-from worldmodels.worlds.members import SamplingRule, check_pessimism
+from worldmodels.worlds.members import SamplingRule, check_rule
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec
 
 _Choice = TypeVar("_Choice", bound=Enum)
@@ -152,6 +151,7 @@ def make_dream(
     pessimism: float = 0.0,
     starts: str = "first",
     sampled_termination: bool = False,
+    observer: bool = False,
 ) -> DreamVectorEnv:
     """The learned model of an agent as a Gymnasium vector environment.
 
@@ -173,6 +173,8 @@ def make_dream(
             the agent was trained so (``controller.starts``).
         sampled_termination: episodes terminate with the predicted probability, else where that is
             above one half.
+        observer: of an agent with an ensemble, the first member predicts nothing
+            (``controller.observer``).
 
     Raises:
         ConfigError: there is no agent, no such device, or an argument is out of range.
@@ -186,8 +188,12 @@ def make_dream(
     for key, number in (("num_envs", num_envs), ("max_steps", max_steps)):
         if number < 1:
             raise ConfigError(f"{key}={number}: choose 1 or more")
-    members = (trained.dynamics, *trained.others)
-    rule = _sampling_rule(members, member_sampling, pessimism, sampled_termination)
+    sampling = _chosen("member_sampling", member_sampling, MemberSampling)
+    if pessimism not in LIMITS["controller.pessimism"]:
+        raise ConfigError(f"pessimism={pessimism}: choose {LIMITS['controller.pessimism']}")
+    each_step = sampling is MemberSampling.step
+    rule = SamplingRule(each_step, pessimism, sampled_termination, observer)
+    check_rule("", rule, (trained.dynamics, *trained.others))
     if not temperature > 0:
         raise ConfigError(f"temperature={temperature}: choose a number above 0")
     begin = _chosen("starts", starts, StartChoice) is StartChoice.recorded
@@ -200,20 +206,6 @@ def make_dream(
     low, high = (np.array(bounds, np.float32) for bounds in (controls.low, controls.high))
     encoder = trained.encoder.to(chosen)
     return DreamVectorEnv(dream.build(), num_envs, low, high, max_steps, encoder, decoded)
-
-
-def _sampling_rule(
-    members: Sequence[DynamicsModel],
-    member_sampling: str,
-    pessimism: float,
-    sampled_termination: bool,
-) -> SamplingRule:
-    """The checked arguments of `make_dream`."""
-    sampling = _chosen("member_sampling", member_sampling, MemberSampling)
-    if pessimism not in LIMITS["controller.pessimism"]:
-        raise ConfigError(f"pessimism={pessimism}: choose {LIMITS['controller.pessimism']}")
-    check_pessimism("pessimism", pessimism, members)
-    return SamplingRule(sampling is MemberSampling.step, pessimism, sampled_termination)
 
 
 def _chosen(key: str, name: str, choices: type[_Choice]) -> _Choice:

@@ -174,6 +174,7 @@ def _check_search(config: ControllerConfig) -> None:
             ("pessimism", config.pessimism, 0),
             ("starts", config.starts.name, "first"),
             ("sampled_termination", config.sampled_termination, False),
+            ("observer", config.observer, False),
         ):
             if value != none:
                 raise ConfigError(
@@ -248,10 +249,17 @@ def _check_latents(config: Config) -> None:
 
 
 def _check_members(config: Config) -> None:
-    """The rewards that this command's dynamics models predict, for a search that doubts them."""
+    """The members that predict in a search of this command, and the rewards that it doubts."""
     pessimism, rnn = config.controller.pessimism, config.rnn
-    if pessimism and (rnn.members == 1 or rnn.reward_weight == 0):
+    observer = config.controller.observer
+    if observer and rnn.members == 1:
+        raise ConfigError(
+            "controller.observer=true: needs another member, which predicts; give rnn.members=2 or"
+            " more, or controller.observer=false"
+        )
+    if pessimism and (rnn.members - observer == 1 or rnn.reward_weight == 0):
         raise ConfigError(
             f"controller.pessimism={pessimism}: needs rewards of several members; give"
-            " rnn.members=2 or more with rnn.reward_weight above 0, or controller.pessimism=0"
+            f" rnn.members={2 + observer} or more with rnn.reward_weight above 0, or"
+            " controller.pessimism=0"
         )

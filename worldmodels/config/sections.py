@@ -261,6 +261,10 @@ class ControllerConfig:
     pessimism: float = number(0.0, 0, 1000)
     """Standard deviations of the members' predicted rewards that are subtracted from their mean, in
     the learned model."""
+    observer: bool = False
+    """The first member of an ensemble, whose state is a feature, predicts nothing in the learned
+    model: the controller does not see the state that generates what comes next, as in the
+    environment. The other members predict."""
     sampled_termination: bool = False
     """An episode in the learned model terminates with the predicted probability, else where that is
     above one half."""

@@ -20,6 +20,7 @@ from worldmodels.config.choices import (
     StartChoice,
     WorldKind,
 )
+from worldmodels.config.sections import ControllerConfig
 from worldmodels.data.latents import LatentSet
 from worldmodels.data.starts import draw_starts
 from worldmodels.envs.observation import ObservationSpec
@@ -43,7 +44,7 @@ from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import STATE_FEATURES, Models, agent_of, check_features
 from worldmodels.training.moments import feature_moments
-from worldmodels.worlds.members import SamplingRule, check_pessimism
+from worldmodels.worlds.members import SamplingRule, check_rule
 from worldmodels.worlds.specs import DreamWorldSpec, WorldSpec
 
 MIN_DREAM_ENVS, MAX_DREAM_ENVS = 64, 256
@@ -79,7 +80,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     check_features(dynamics, config.features)
     if config.world is WorldKind.dream:
         _check_latents(dynamics, joined.features)
-        check_pessimism("controller.pessimism", config.pessimism, members)
+        check_rule("controller.", _sampling_rule(config), members)
     agent = folder.path / "agent"
     subspace = _subspace(context, agent, models, dynamics, joined)
     search = Search(
@@ -325,6 +326,10 @@ def dream_spec(
         starts: file of the moments at which episodes begin; None for first latents.
     """
     config = context.config.controller
-    each_step = config.member_sampling is MemberSampling.step
-    rule = SamplingRule(each_step, config.pessimism, config.sampled_termination)
+    rule = _sampling_rule(config)
     return context.runtime.dream(dynamics, features, config.temperature, rule, starts)
+
+
+def _sampling_rule(config: ControllerConfig) -> SamplingRule:
+    each_step = config.member_sampling is MemberSampling.step
+    return SamplingRule(each_step, config.pessimism, config.sampled_termination, config.observer)

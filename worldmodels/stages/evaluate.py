@@ -77,6 +77,7 @@ def _dream_settings(context: Context) -> _DreamSettings | None:
             each_step,
             config.get("controller.pessimism", 0.0),
             config.get("controller.sampled_termination", False),
+            config.get("controller.observer", False),
         ),
         config.get("controller.starts") == StartChoice.recorded.name,
     )

@@ -2,6 +2,7 @@
 
 In each step, every member takes its own step from the same latent and action. One of them, drawn
 for each environment, predicts the next latent and the termination; the reward is from all of them.
+With `SamplingRule.observer` the first member predicts nothing.
 Shapes are in the letters of docs/shapes.md: M members, N environments, Z latent.
 """
 
@@ -36,21 +37,36 @@ class SamplingRule:
             are subtracted from their mean.
         sampled_termination: an episode terminates with the predicted probability, else where that
             is above one half.
+        observer: the first member, whose state is in the features, does not predict.
     """
 
     each_step: bool = True
     pessimism: float = 0.0
     sampled_termination: bool = False
+    observer: bool = False
 
 
-def check_pessimism(key: str, pessimism: float, members: Sequence[DynamicsModel]) -> None:
-    """Raise `ConfigError` for a pessimism, given as `key`, that these members make no use of."""
+def check_rule(prefix: str, rule: SamplingRule, members: Sequence[DynamicsModel]) -> None:
+    """Raise `ConfigError` for an observer or a pessimism that these members make no use of.
+
+    Args:
+        prefix: of the names of the keys.
+        rule: that is given.
+        members: of the dynamics model.
+    """
+    if rule.observer and len(members) == 1:
+        raise ConfigError(
+            f"{prefix}observer=true: the dynamics model has one member, and none would predict;"
+            " give false, or train a model with rnn.members=2 or more"
+        )
+    pessimism, key = rule.pessimism, f"{prefix}pessimism"
     if not pessimism:
         return
-    if len(members) == 1:
+    if len(members) - rule.observer == 1:
+        which = "one member that predicts" if rule.observer else "one member"
         raise ConfigError(
-            f"{key}={pessimism}: the dynamics model has one member; give 0, or train a model with"
-            " rnn.members=2 or more"
+            f"{key}={pessimism}: the dynamics model has {which}; give 0, or train a model with"
+            f" rnn.members={2 + rule.observer} or more"
         )
     if not members[0].predicts_reward:
         raise ConfigError(
@@ -94,6 +110,7 @@ class Members:
     ) -> None:
         self._models, self._rule, self._device = models, rule, device
         self._parts = len(models[0].initial_state(1))
+        self._predicting = len(models) - rule.observer
 
     def begin(self, seeds: Sequence[int]) -> State:
         """Begin episodes; the states at their starts."""
@@ -119,7 +136,7 @@ class Members:
 
     def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
         """The states after z_t (N, Z) and a_t (N, A)."""
-        return _joined(model.advance(latents, actions, own) for model, own in self._each(state))
+        return _joined(model.advance(latents, actions, own) for model, own in self._all(state))
 
     def imagine(
         self, state: State, time: Tensor, uniform: Tensor, normal: Tensor, temperature: float
@@ -134,8 +151,9 @@ class Members:
             temperature: of the distribution of the next latent.
         """
         predicts_reward = self._models[0].predicts_reward
-        if len(self._models) == 1:
-            prediction = self._models[0].predict(state)
+        if self._predicting == 1:
+            ((model, own),) = self._each(state)
+            prediction = model.predict(own)
             latents = sample(prediction.latent, uniform, normal, temperature)
             reward = prediction.reward.cpu().double().numpy() if predicts_reward else None
             return Imagined(latents, prediction.termination, reward, None)
@@ -144,6 +162,10 @@ class Members:
         return Imagined(latents, termination, reward, self._disagreement(state, time))
 
     def _each(self, state: State) -> list[tuple[DynamicsModel, State]]:
+        """The members that predict, each with its own state."""
+        return self._all(state)[len(self._models) - self._predicting :]
+
+    def _all(self, state: State) -> list[tuple[DynamicsModel, State]]:
         """The members, each with its own state."""
         size = self._parts
         return [
@@ -154,7 +176,7 @@ class Members:
     def _drawn(self, time: Tensor) -> Tensor:
         """The number of the member that is drawn in each environment, (N,) int64."""
         uniform = self._draws.uniform(time if self._rule.each_step else 0, 1).squeeze(1)
-        return (uniform * len(self._models)).long()
+        return (uniform * self._predicting).long()
 
     def _sample(
         self, state: State, time: Tensor, uniform: Tensor, normal: Tensor, temperature: float
@@ -162,7 +184,7 @@ class Members:
         """z_{t+1} and the logit of the termination, of the drawn members; see `imagine`."""
         drawn = self._drawn(time)
         order = drawn.argsort(stable=True)  # the environments of each member together
-        rows = order.split(drawn.bincount(minlength=len(self._models)).tolist())
+        rows = order.split(drawn.bincount(minlength=self._predicting).tolist())
         latents, termination = torch.empty_like(normal), torch.empty_like(normal[:, 0])
         for (model, own), chosen in zip(self._each(state), rows, strict=True):
             prediction = model.predict(select_rows(own, chosen))
