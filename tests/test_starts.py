@@ -277,7 +277,7 @@ def test_rounds_keep_encoder_and_latents_and_begin_at_moments(tmp_path: Path) ->
     rounds = ("stage=iterate", "preset=smoke", "iterate.rounds=2", "iterate.encoder_rounds=1")
     words = (*rounds, *dream, *BRIEFLY, *FEW_FRAMES, "controller.pca_components=4")
     later = "iterate.later={rollouts: {episodes: 4}, controller: {sigma: 0.05}}"
-    models = ("rnn.residual=true", "rnn.newest_rounds=1", "rnn.members=2")
+    models = ("rnn.newest_rounds=1", "rnn.members=2")
     observed = ("controller.termination_penalty=10", "controller.observer=true")
     done = run(tmp_path, *words, later, *models, *observed)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -185,17 +185,10 @@ def make_dream(
     config = trained.config
     if max_steps is None:
         max_steps = _env_of(config, {}).max_steps
-    for key, number in (("num_envs", num_envs), ("max_steps", max_steps)):
-        if number < 1:
-            raise ConfigError(f"{key}={number}: choose 1 or more")
-    sampling = _chosen("member_sampling", member_sampling, MemberSampling)
-    if pessimism not in LIMITS["controller.pessimism"]:
-        raise ConfigError(f"pessimism={pessimism}: choose {LIMITS['controller.pessimism']}")
-    each_step = sampling is MemberSampling.step
+    each_step = _chosen("member_sampling", member_sampling, MemberSampling) is MemberSampling.step
     rule = SamplingRule(each_step, pessimism, sampled_termination, observer)
+    _check_dream(rule, temperature, num_envs=num_envs, max_steps=max_steps)
     check_rule("", rule, (trained.dynamics, *trained.others))
-    if not temperature > 0:
-        raise ConfigError(f"temperature={temperature}: choose a number above 0")
     begin = _chosen("starts", starts, StartChoice) is StartChoice.recorded
     dynamics, bfloat16 = folder / "rnn.safetensors", has_bfloat16(chosen)
     moments = folder / STARTS if begin else None
@@ -206,6 +199,17 @@ def make_dream(
     low, high = (np.array(bounds, np.float32) for bounds in (controls.low, controls.high))
     encoder = trained.encoder.to(chosen)
     return DreamVectorEnv(dream.build(), num_envs, low, high, max_steps, encoder, decoded)
+
+
+def _check_dream(rule: SamplingRule, temperature: float, **numbers: int) -> None:
+    """Raise `ConfigError` for arguments of `make_dream` that are out of range."""
+    for key, number in numbers.items():
+        if number < 1:
+            raise ConfigError(f"{key}={number}: choose 1 or more")
+    if rule.pessimism not in LIMITS["controller.pessimism"]:
+        raise ConfigError(f"pessimism={rule.pessimism}: choose {LIMITS['controller.pessimism']}")
+    if not temperature > 0:
+        raise ConfigError(f"temperature={temperature}: choose a number above 0")
 
 
 def _chosen(key: str, name: str, choices: type[_Choice]) -> _Choice:

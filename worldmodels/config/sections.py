@@ -152,9 +152,6 @@ class RNNConfig:
     """Gaussians of the mixture."""
     shared_mixture: bool = False
     """One mixture for all dimensions of z, instead of one for each dimension."""
-    residual: bool = False
-    """The means of the mixture are predicted as differences from the present z, so that open-loop
-    predictions keep what does not change."""
     latent: LatentChoice = LatentChoice.sampled
     """z that is predicted: sampled from the VAE's posterior, or its mean."""
     # 40 epochs of its 10,000 rollouts are the 4,000 steps of the paper's code.

@@ -25,7 +25,6 @@ class GRUDynamics(MixtureDynamics):
         hidden_size: of the GRU.
         mixtures: Gaussians for each latent dimension.
         shared_mixture: the dimensions share one mixture, see `Mixture`.
-        residual: the means of the mixture are differences from z_t, see `MixtureDynamics`.
         sampled: it is trained on draws of z from the posterior, not its means.
         is_first: a further input is 1 in the first step of an episode.
         reward_weight: of the squared reward error in the loss; at 0 rewards are not predicted.
@@ -43,32 +42,30 @@ class GRUDynamics(MixtureDynamics):
         mixtures: int = 5,
         *,
         shared_mixture: bool = False,
-        residual: bool = False,
         sampled: bool = True,
         is_first: bool = False,
         reward_weight: float = 0.1,
         termination_weight: float = 1.0,
         termination_pos_weight: float = 1.0,
     ) -> None:
-        super().__init__(latent_size, action_size, hidden_size, sampled, is_first, residual)
+        super().__init__(latent_size, action_size, hidden_size, sampled, is_first)
         self.gru = nn.GRU(self.input_size, hidden_size, batch_first=True)
-        self.head = MixtureHead(hidden_size, latent_size, mixtures, shared_mixture, residual)
+        self.head = MixtureHead(hidden_size, latent_size, mixtures, shared_mixture)
         self.objective = Objective(reward_weight, termination_weight, termination_pos_weight)
 
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> State:
         """The state at the start of every episode: zeros, one tensor (num_envs, H) float32."""
-        latents = torch.zeros(num_envs, self.latent_size, device=device)
-        return torch.zeros(num_envs, self.hidden_size, device=device), *self.kept(latents)
+        return (torch.zeros(num_envs, self.hidden_size, device=device),)
 
     def hidden_states(self, latents: Tensor, actions: Tensor, state: State) -> tuple[Tensor, State]:
         """See `MixtureDynamics.hidden_states`."""
-        h = state[0]
+        (h,) = state
         hidden, h = self.gru(self._inputs(latents, actions, h), h.unsqueeze(0))
-        return hidden, (h.squeeze(0), *self.kept(latents[:, -1]))
+        return hidden, (h.squeeze(0),)
 
     def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
         """See `MixtureDynamics.advance`."""
-        h = state[0]
+        (h,) = state
         weight_ih, weight_hh, bias_ih, bias_hh = self.gru.parameters()
         inputs = self._inputs(latents.unsqueeze(1), actions.unsqueeze(1), h).squeeze(1)
         dtype = weight_ih.dtype
@@ -78,4 +75,4 @@ class GRUDynamics(MixtureDynamics):
         gates = (from_input + from_h)[:, : 2 * self.hidden_size]
         reset, update = torch.sigmoid(gates).chunk(2, dim=-1)  # (B, H) each
         new = tanh(from_input[:, -self.hidden_size :] + reset * from_h[:, -self.hidden_size :])
-        return new + update * (h - new), *self.kept(latents)
+        return (new + update * (h - new),)

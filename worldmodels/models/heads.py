@@ -93,25 +93,19 @@ class MixtureHead(nn.Linear):
         latent_size: dimensions of z.
         mixtures: Gaussians for each latent dimension; 1 is a single Gaussian.
         shared_mixture: the dimensions share one mixture, see `Mixture`.
-        residual: the means are differences from the latent before, see `MixtureDynamics`.
     """
 
     def __init__(
-        self,
-        hidden_size: int,
-        latent_size: int,
-        mixtures: int,
-        shared_mixture: bool,
-        residual: bool = False,
+        self, hidden_size: int, latent_size: int, mixtures: int, shared_mixture: bool
     ) -> None:
         groups = 1 if shared_mixture else latent_size
         super().__init__(hidden_size, (groups + 2 * latent_size) * mixtures + 2)
         self.latent_size, self.groups = latent_size, groups
         self.mixtures, self.shared_mixture = mixtures, shared_mixture
-        self._spread_means(0.2 if residual else 1.0)
+        self._spread_means()
 
-    def _spread_means(self, most: float) -> None:
-        """Start the components apart, over [-most, most]: 1 for latents, whose prior is N(0, 1).
+    def _spread_means(self) -> None:
+        """Start the components apart, over [-1, 1] of latents whose prior is N(0, 1).
 
         Components that start equal separate slowly. Measured on CarRacing, 40 epochs over 162
         episodes of 300 steps at a learning rate of 1e-3, validation nats a dimension: 0.9143,
@@ -120,25 +114,16 @@ class MixtureHead(nn.Linear):
         with torch.no_grad():
             bias = self.bias[:-2].view(-1, self.mixtures)
             if self.mixtures > 1:
-                bias[self.groups : -self.latent_size] = torch.linspace(-most, most, self.mixtures)
+                bias[self.groups : -self.latent_size] = torch.linspace(-1.0, 1.0, self.mixtures)
 
-    def forward(  # type: ignore[override]
-        self, hidden: Tensor, latents: Tensor | None = None
-    ) -> Prediction[Mixture]:
-        """The prediction from hidden states (..., H), in float32.
-
-        Args:
-            hidden: after z_t and a_t.
-            latents: z_t (..., Z), to which the means are added; None for a head without `residual`.
-        """
+    def forward(self, hidden: Tensor) -> Prediction[Mixture]:  # type: ignore[override]
+        """The prediction from hidden states (..., H), in float32."""
         output = super().forward(hidden.to(self.weight.dtype)).float()
         mixture, reward, termination = output.split([output.shape[-1] - 2, 1, 1], dim=-1)
         mixture = mixture.unflatten(-1, (-1, self.mixtures))
         mean = mixture[..., self.groups : -self.latent_size, :]
         log_std = mixture[..., -self.latent_size :, :]
         log_std = log_std.clamp(-MAX_LOG_STD, MAX_LOG_STD)
-        if latents is not None:
-            mean = mean + latents.unsqueeze(-1)
         latent = Mixture(mixture[..., : self.groups, :], mean, log_std)
         return Prediction(latent, reward.squeeze(-1), termination.squeeze(-1))
 
@@ -199,7 +184,6 @@ class MixtureOptions:
     hidden_size: int = 256
     mixtures: int = 5
     shared_mixture: bool = False
-    residual: bool = False
     is_first: bool = False
     reward_weight: float = 0.1
     termination_weight: float = 1.0
@@ -210,12 +194,7 @@ class MixtureDynamics(nn.Module, ABC):
     """A `DynamicsModel` whose heads read the hidden state h: the first tensor of its state.
 
     A model gives it `FORMAT`, `head` and `objective`, and implements `initial_state`,
-    `hidden_states` and `advance`. Its states are zeros where an episode begins, and end with
-    `kept`.
-
-    With `residual`, the head predicts the difference from z_t, so that what does not change is
-    copied and not rebuilt from h. Open-loop predictions then keep small deviations that are
-    otherwise pulled towards the average in each step (docs/dream.md has what it changed).
+    `hidden_states` and `advance`. Its states are zeros where an episode begins.
 
     Args:
         latent_size: dimensions of z.
@@ -223,7 +202,6 @@ class MixtureDynamics(nn.Module, ABC):
         hidden_size: of h, which is (B, H) float32.
         sampled: it is trained on draws of z from the posterior (the paper's code), not its means.
         is_first: a further input is 1 in the first step of an episode (the paper's code for Doom).
-        residual: the means of the mixture are differences from the latent before.
     """
 
     Options: ClassVar[type] = MixtureOptions
@@ -234,17 +212,11 @@ class MixtureDynamics(nn.Module, ABC):
     objective: Objective
 
     def __init__(
-        self,
-        latent_size: int,
-        action_size: int,
-        hidden_size: int,
-        sampled: bool,
-        is_first: bool,
-        residual: bool,
+        self, latent_size: int, action_size: int, hidden_size: int, sampled: bool, is_first: bool
     ) -> None:
         super().__init__()
         self.latent_size, self.action_size, self.hidden_size = latent_size, action_size, hidden_size
-        self.sampled, self.is_first, self.residual = sampled, is_first, residual
+        self.sampled, self.is_first = sampled, is_first
         self.input_size = latent_size + action_size + is_first
 
     @property
@@ -257,7 +229,6 @@ class MixtureDynamics(nn.Module, ABC):
             "hidden_size": self.hidden_size,
             "mixtures": self.head.mixtures,
             "shared_mixture": self.head.shared_mixture,
-            "residual": self.residual,
             "is_first": self.is_first,
             "reward_weight": self.objective.reward_weight,
         }
@@ -275,11 +246,6 @@ class MixtureDynamics(nn.Module, ABC):
     def features(self, state: State, names: Sequence[str]) -> Tensor:
         """The hidden state, (B, H) float32; `names` has no other."""
         return state[0]
-
-    def kept(self, latents: Tensor) -> State:
-        """The last part of a state after `latents` z_t (B, Z): they, where `residual` needs them,
-        else none."""
-        return (latents,) if self.residual else ()
 
     @abstractmethod
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> State:
@@ -312,7 +278,7 @@ class MixtureDynamics(nn.Module, ABC):
 
     def predict(self, state: State) -> Prediction[Mixture]:
         """The prediction of the step after `state`, for each of its B rows, in float32."""
-        prediction: Prediction[Mixture] = self.head(state[0], state[-1] if self.residual else None)
+        prediction: Prediction[Mixture] = self.head(state[0])
         return prediction
 
     def predict_reward(self, state: State) -> Tensor:
@@ -337,7 +303,7 @@ class MixtureDynamics(nn.Module, ABC):
         hidden, state = self.hidden_states(latents, actions, state)
         # In float32 also under autocast: the tails of a density lose most by rounding.
         with torch.autocast(hidden.device.type, enabled=False):
-            return self.head(hidden, latents if self.residual else None), state
+            return self.head(hidden), state
 
     def loss(self, batch: Sequences, state: State) -> tuple[Tensor, dict[str, Tensor], State]:
         """Negative log-likelihood of the next latents, reward error and termination error.

@@ -21,7 +21,7 @@ def tanh(x: Tensor) -> Tensor:
 class MDNRNN(MixtureDynamics):
     """LSTM with a mixture density head, a reward head and a termination head.
 
-    Its state is the LSTM's hidden and cell state, h and c, each (B, H) float32, and `kept`.
+    Its state is the LSTM's hidden and cell state, h and c, each (B, H) float32.
 
     Args:
         latent_size: dimensions of z.
@@ -29,7 +29,6 @@ class MDNRNN(MixtureDynamics):
         hidden_size: of the LSTM (256 for CarRacing, 512 for Doom).
         mixtures: Gaussians for each latent dimension (5); 1 is the single-Gaussian baseline.
         shared_mixture: the dimensions share one mixture, see `Mixture`.
-        residual: the means of the mixture are differences from z_t, see `MixtureDynamics`.
         sampled: it is trained on draws of z from the posterior (the paper's code), not its means.
         is_first: a further input is 1 in the first step of an episode (the paper's code for Doom).
         reward_weight: of the squared reward error in the loss; at 0 rewards are not predicted.
@@ -47,16 +46,15 @@ class MDNRNN(MixtureDynamics):
         mixtures: int = 5,
         *,
         shared_mixture: bool = False,
-        residual: bool = False,
         sampled: bool = True,
         is_first: bool = False,
         reward_weight: float = 0.1,
         termination_weight: float = 1.0,
         termination_pos_weight: float = 1.0,
     ) -> None:
-        super().__init__(latent_size, action_size, hidden_size, sampled, is_first, residual)
+        super().__init__(latent_size, action_size, hidden_size, sampled, is_first)
         self.lstm = nn.LSTM(self.input_size, hidden_size, batch_first=True)
-        self.head = MixtureHead(hidden_size, latent_size, mixtures, shared_mixture, residual)
+        self.head = MixtureHead(hidden_size, latent_size, mixtures, shared_mixture)
         self.objective = Objective(reward_weight, termination_weight, termination_pos_weight)
 
     @property
@@ -66,7 +64,7 @@ class MDNRNN(MixtureDynamics):
 
     def features(self, state: State, names: Sequence[str]) -> Tensor:
         """Hidden and cell state, in the order of `names`: (B, H * len(names)) float32."""
-        parts = dict(zip("hc", state, strict=False))
+        parts = dict(zip("hc", state, strict=True))
         if len(names) == 1:
             return parts[names[0]]
         return torch.cat([parts[name] for name in names], dim=-1)
@@ -74,20 +72,19 @@ class MDNRNN(MixtureDynamics):
     def initial_state(self, num_envs: int, device: torch.device | None = None) -> State:
         """The state at the start of every episode: zeros, two tensors (num_envs, H) float32."""
         zeros = torch.zeros(num_envs, self.hidden_size, device=device)
-        latents = torch.zeros(num_envs, self.latent_size, device=device)
-        return zeros, zeros.clone(), *self.kept(latents)
+        return zeros, zeros.clone()
 
     def hidden_states(self, latents: Tensor, actions: Tensor, state: State) -> tuple[Tensor, State]:
         """See `MixtureDynamics.hidden_states`."""
-        h, c = state[:2]
+        h, c = state
         inputs = self._inputs(latents, actions, c)
         hidden, (h, c) = self.lstm(inputs, (h.unsqueeze(0), c.unsqueeze(0)))
-        return hidden, (h.squeeze(0), c.squeeze(0), *self.kept(latents[:, -1]))
+        return hidden, (h.squeeze(0), c.squeeze(0))
 
     def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
         """See `MixtureDynamics.advance`; h and c are float32."""
         # One cell step by hand: nn.LSTM on a sequence of one is slower at every batch size.
-        h, c = state[:2]
+        h, c = state
         weight_ih, weight_hh, bias_ih, bias_hh = self.lstm.parameters()
         inputs = self._inputs(latents.unsqueeze(1), actions.unsqueeze(1), c).squeeze(1)
         dtype = weight_ih.dtype
@@ -97,4 +94,4 @@ class MDNRNN(MixtureDynamics):
         enter, forget, cell, output = gates.chunk(4, dim=-1)  # (B, H) each
         # In place: fewer arrays compete for the cache.
         c = torch.sigmoid(forget).mul_(c).add_(torch.sigmoid(enter).mul_(tanh(cell)))
-        return torch.sigmoid(output).mul_(tanh(c)), c, *self.kept(latents)
+        return torch.sigmoid(output).mul_(tanh(c)), c

@@ -51,7 +51,6 @@ class TransformerDynamics(MixtureDynamics):
         context: (z, a) pairs that a prediction depends on, at most, the latest included.
         mixtures: Gaussians for each latent dimension.
         shared_mixture: the dimensions share one mixture, see `Mixture`.
-        residual: the means of the mixture are differences from z_t, see `MixtureDynamics`.
         sampled: it is trained on draws of z from the posterior, not its means.
         is_first: a further input is 1 in the first step of an episode.
         reward_weight: of the squared reward error in the loss; at 0 rewards are not predicted.
@@ -77,14 +76,13 @@ class TransformerDynamics(MixtureDynamics):
         mixtures: int = 5,
         *,
         shared_mixture: bool = False,
-        residual: bool = False,
         sampled: bool = True,
         is_first: bool = False,
         reward_weight: float = 0.1,
         termination_weight: float = 1.0,
         termination_pos_weight: float = 1.0,
     ) -> None:
-        super().__init__(latent_size, action_size, hidden_size, sampled, is_first, residual)
+        super().__init__(latent_size, action_size, hidden_size, sampled, is_first)
         if not 1 <= layers <= MAX_LAYERS:
             raise ValueError(f"layers={layers} is not possible; choose 1 to {MAX_LAYERS}")
         if not 1 <= context <= MAX_CONTEXT:
@@ -98,7 +96,7 @@ class TransformerDynamics(MixtureDynamics):
         self.embedding = nn.Linear(self.input_size, hidden_size)
         self.blocks = nn.ModuleList(_Block(hidden_size, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden_size)
-        self.head = MixtureHead(hidden_size, latent_size, mixtures, shared_mixture, residual)
+        self.head = MixtureHead(hidden_size, latent_size, mixtures, shared_mixture)
         self.objective = Objective(reward_weight, termination_weight, termination_pos_weight)
 
     @property
@@ -118,12 +116,11 @@ class TransformerDynamics(MixtureDynamics):
             torch.zeros(num_envs, 2, self.heads, past, size, dtype=dtype, device=device)
             for past in pasts
         )
-        latents = torch.zeros(num_envs, self.latent_size, device=device)
-        return hidden, time, *caches, *self.kept(latents)
+        return hidden, time, *caches
 
     def hidden_states(self, latents: Tensor, actions: Tensor, state: State) -> tuple[Tensor, State]:
         """See `MixtureDynamics.hidden_states`."""
-        time, caches = state[1], state[2 : 2 + self.layers]
+        _, time, *caches = state
         dtype, steps = self.embedding.weight.dtype, latents.shape[1]
         inputs = self._inputs(latents, actions, time.unsqueeze(1))
         # The residual stream has the type of the weights, also under autocast.
@@ -134,7 +131,7 @@ class TransformerDynamics(MixtureDynamics):
             x, cache = block(x, cache, rotation, time)
             after.append(cache)
         hidden = self.norm(x).float()
-        return hidden, (hidden[:, -1], time + steps, *after, *self.kept(latents[:, -1]))
+        return hidden, (hidden[:, -1], time + steps, *after)
 
     def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
         """See `MixtureDynamics.advance`."""
