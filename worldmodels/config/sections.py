@@ -222,9 +222,9 @@ class ControllerConfig:
     stall_steps: int | None = number(None, 1, 100_000, unit="steps")
     """Steps without a new highest return after which a training episode ends; null: never."""
     termination_penalty: float = number(0.0, 0, _HUGE)
-    """Subtracted from the return of an episode that terminates, in training and selection: for
-    episodes in the learned model that are shorter than those of the environment, in which a failure
-    otherwise costs no more than the steps that remain."""
+    """Subtracted from the return of an episode that terminates, in training and selection but in no
+    score: in the learned model failures are rarer, and episodes may be shorter, than in the
+    environment. In CarRacing itself a completed lap terminates as well."""
     generations: int = number(1800, 1, 1_000_000)
     """Generations, at most."""
     total_steps: int | None = number(None, 1, 10**12, unit="steps")
@@ -260,8 +260,8 @@ class ControllerConfig:
     the learned model."""
     observer: bool = False
     """The first member of an ensemble, whose state is a feature, predicts nothing in the learned
-    model: the controller does not see the state that generates what comes next, as in the
-    environment. The other members predict."""
+    model, and the others do: as in the environment, the controller then does not see the state
+    that generates what comes next."""
     sampled_termination: bool = False
     """An episode in the learned model terminates with the predicted probability, else where that is
     above one half."""

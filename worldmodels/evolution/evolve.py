@@ -154,7 +154,8 @@ class _Loop:
         if self.options.exploitation_patience is not None:
             within = [one for one in records if not self.exploitation.exceeds(one["score"])]
             records = within or records
-        best = max(records, key=lambda record: float(record["objective"]))
+        # An older version had no penalty, and no objective beside the score.
+        best = max(records, key=lambda record: float(record.get("objective", record["score"])))
         return EvolveResult(
             np.asarray(best["parameters"], np.float32),
             float(best["score"]),

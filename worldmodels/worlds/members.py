@@ -37,7 +37,8 @@ class SamplingRule:
             are subtracted from their mean.
         sampled_termination: an episode terminates with the predicted probability, else where that
             is above one half.
-        observer: the first member, whose state is in the features, does not predict.
+        observer: the first member, whose state is in the features, does not predict, so that a
+            controller does not see the state that generates what comes next.
     """
 
     each_step: bool = True
