@@ -93,11 +93,11 @@ def figures(name: str, outcome: Outcome, steps: int) -> dict[str, Any]:
     }
 
 
-def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """One agent in the environment and in every model."""
+def measure(
+    folder: Path, models: dict[str, DynamicsModel], options: argparse.Namespace
+) -> dict[str, Any]:
+    """One agent in the environment and in every model: its own, and `models` by name."""
     agent = read_agent(folder)
-    for model in (agent.dynamics, *agent.others):
-        model.to(torch.float32)
     played = worldmodels.evaluate(
         folder, options.episodes, options.first_seed, options.engine, max_steps=options.steps
     )
@@ -105,8 +105,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     say(f"{folder}: return {played.mean:.1f} ({low:.1f} to {high:.1f}) in the environment")
     entries = [figures("its own model", dreamed(agent, folder, (), options), options.steps)]
     others = {f"member {number}": one for number, one in enumerate(agent.others, start=2)}
-    others |= {str(path): load_dynamics(path) for path in options.models}
-    for name, model in others.items():
+    for name, model in (others | models).items():
         entries.append(figures(name, dreamed(agent, folder, [model], options), options.steps))
     earned = {"mean": played.mean, "interval": list(played.interval)}
     return {"agent": folder.name, "earned": earned, "models": entries}
@@ -126,7 +125,8 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=2000, help="in the environment")
     parser.add_argument("--out", type=Path, default=Path("data/dream_returns.json"))
     options = parser.parse_args()
-    found = [measure(folder, options) for folder in options.agents]
+    models = {str(path): load_dynamics(path) for path in options.models}
+    found = [measure(folder, models, options) for folder in options.agents]
     settings = {name: getattr(options, name) for name in ("episodes", "steps", "temperature")}
     write_json(options.out, {**provenance(), **settings, "agents": found})
     say(f"wrote {options.out}")

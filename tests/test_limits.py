@@ -136,6 +136,18 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
             ],
             "controller.pessimism=0.5: needs rewards of several members",
         ),
+        (
+            ["controller.observer=true", "controller.world=dream", "controller.latent=sampled"],
+            "controller.observer=true: needs another member, which predicts; give rnn.members=2",
+        ),
+        (
+            [
+                *("controller.observer=true", "controller.world=dream", "rnn.members=2"),
+                *("controller.latent=sampled", "controller.pessimism=1"),
+            ],
+            "controller.pessimism=1.0: needs rewards of several members; give rnn.members=3",
+        ),
+        (["controller.observer=true"], "controller.observer=True: is of the learned model; give"),
         (["controller.starts=recorded"], "controller.starts=recorded: .*; give first, or"),
         (["controller.sampled_termination=true"], "sampled_termination=True: .*; give false, or"),
         (["rnn.failure_termination=9"], "failure_termination=9: needs rollouts.stall_steps"),

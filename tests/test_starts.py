@@ -12,6 +12,7 @@ from scipy import stats
 
 import worldmodels
 from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
+from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import EncodedEpisode, FirstLatents, LatentSet, write_latents
 from worldmodels.data.sequences import FailureEnd, SequenceBatches
@@ -23,6 +24,9 @@ from worldmodels.models.features import FeatureSpec
 from worldmodels.models.gru import GRUDynamics
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.transformer import TransformerDynamics
+from worldmodels.runs.artifacts import Run
+from worldmodels.runs.tracking import read_metrics
+from worldmodels.stages.inputs import Inputs
 from worldmodels.training.encode import encode_episodes
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.members import SamplingRule
@@ -296,6 +300,12 @@ def test_rounds_keep_encoder_and_latents_and_begin_at_moments(tmp_path: Path) ->
         one, other = before.episode(number), after.episode(number)
         np.testing.assert_array_equal(one.mean, other.mean)
         np.testing.assert_array_equal(one.actions, other.actions)
+    inputs = Inputs(Config(), Run(second), None, (Run(first),))
+    counts = [manifest["summary"]["episodes"] for manifest in manifests["rollouts"]]
+    assert inputs.newest(inputs.episodes()).tolist() == list(range(counts[0], sum(counts)))
+    assert inputs.newest(inputs.episodes(), 2).tolist() == list(range(sum(counts)))
+    steps = [read_metrics(folder / "rnn/metrics.csv")[-1][0] for folder in (first, second)]
+    assert (counts, steps[1]) == ([8, 4], steps[0])  # on 8 of 12 episodes of equal length
     parts = [(folder / "controller/agent/pca_subspace.safetensors") for folder in (first, second)]
     assert parts[0].read_bytes() == parts[1].read_bytes()
     agent = second / "controller/agent"
