@@ -53,8 +53,8 @@ CASES = (
 )
 
 
-def measure(case: Case, agents: Path, drawn: Sequence[int], folder: Path) -> Calibration:
-    """The calibration of an agent's dynamics model on the episodes of some seeds.
+def played(case: Case, agents: Path, drawn: Sequence[int], folder: Path) -> EpisodeSet:
+    """Episodes of an agent on some seeds.
 
     Args:
         case: agent and noise.
@@ -73,9 +73,14 @@ def measure(case: Case, agents: Path, drawn: Sequence[int], folder: Path) -> Cal
         path, part = folder / f"shard-{first:05d}.h5", tuple(drawn[first : first + SHARD])
         CollectShard(path, part, spec.max_steps, policy, {})(world, lambda steps: None)
     world.close()
-    episodes, cpu = EpisodeSet.open([folder]), torch.device("cpu")
+    return EpisodeSet.open([folder])
+
+
+def measure(case: Case, agents: Path, drawn: Sequence[int], folder: Path) -> Calibration:
+    """The calibration of an agent's dynamics model on the episodes of some seeds; see `played`."""
+    agent, episodes = read_agent(agents / case.env), played(case, agents, drawn, folder)
     say(f"{case.name}: mean return {episodes.returns().mean():.1f}")
-    path = folder / "latents.h5"
+    path, cpu = folder / "latents.h5", torch.device("cpu")
     encode_episodes(episodes, agent.encoder.to(torch.float32), path, {}, cpu, bfloat16=False)
     dynamics = agent.dynamics.to(torch.float32)
     return calibrate(LatentSet(path), np.arange(episodes.num_episodes), dynamics)

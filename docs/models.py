@@ -1,8 +1,9 @@
-"""The tables of models, from what ``benchmarks/encoders.py``, ``dynamics.py``, ``probe.py`` and
-``calibration.py`` wrote."""
+"""The tables of models, from what ``benchmarks/encoders.py``, ``dynamics.py``, ``probe.py``,
+``calibration.py`` and ``vision.py`` wrote."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import tables
@@ -83,4 +84,20 @@ def calibration(record: dict[str, Any]) -> str:
                 f"{failures['brier']:.3f}",
             ]
         )
+    return tables.markdown_table(header, rows)
+
+
+def vision(record: dict[str, Any]) -> str:
+    """``benchmarks/vision.py``: kept regions by size, a row for each agent."""
+    figures = record["figures"]
+    least = [row["pixels"] for row in figures[0]["sizes"]]
+    spans = [f"{one} to {above - 1} pixels" for one, above in pairwise(least)]
+    header = ["agent", "frames", *spans, f"{least[-1]} pixels or more"]
+    rows = []
+    for figure in figures:
+        cells = [
+            "–" if row["kept"] is None else f"{100 * row['kept']:.0f} % of {row['regions']:,}"
+            for row in figure["sizes"]
+        ]
+        rows.append([figure["name"], f"{figure['frames']:,}", *cells])
     return tables.markdown_table(header, rows)

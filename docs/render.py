@@ -5,7 +5,7 @@
                                                 # for carracing_parity.json, carracing_speed.json,
                                                 # takecover_engines.json, dynamics.json,
                                                 # encoders.json,
-                                                # probe.json, calibration.json,
+                                                # probe.json, calibration.json, vision.json,
                                                 # study-carracing.json, rounds/rounds.json,
                                                 # plan-quick.json, ...
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;
@@ -199,6 +199,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "dynamics": (models.dynamics, "dynamics"),
     "probe": (models.probe, "probe"),
     "calibration": (models.calibration, "calibration"),
+    "vision": (models.vision, "vision"),
 }
 """Who writes a region, from which result."""
 
