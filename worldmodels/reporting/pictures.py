@@ -27,7 +27,7 @@ COLUMNS = 12
 STRIDE = 8
 """Steps between two columns of a picture: open-loop predictions are compared over 88 steps."""
 _BATCH = 256
-"""Frames that are encoded at once."""
+"""Frames that are encoded at once; of clips, all frames count."""
 
 
 def save_picture(path: Path, image: np.ndarray) -> None:
@@ -213,8 +213,9 @@ def compare_episode(
 def posterior_means(encoder: Encoder, frames: np.ndarray) -> Tensor:
     """Posterior means (T + 1, Z) of an episode's frames (T + 1, height, width, 3) uint8."""
     means = []
-    for start in range(0, len(frames), _BATCH):
-        part = clips(frames, start, min(start + _BATCH, len(frames)), encoder.clip_length)
+    rows = max(1, _BATCH // encoder.clip_length)
+    for start in range(0, len(frames), rows):
+        part = clips(frames, start, min(start + rows, len(frames)), encoder.clip_length)
         means.append(encoder.encode(to_input(torch.from_numpy(part))).mean)
     return torch.cat(means)
 

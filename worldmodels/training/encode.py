@@ -19,6 +19,7 @@ from worldmodels.system import interrupts
 from worldmodels.system.spent import spending
 
 BATCH = 256
+"""Frames that are encoded at once; of clips, all frames count."""
 
 
 @torch.inference_mode()
@@ -72,9 +73,10 @@ def _encode(
 ) -> EncodedEpisode:
     means, logvars = [], []
     frames, length = episode.frames, encoder.clip_length
+    rows = max(1, BATCH // length)
     with spending("encoding"):
-        for start in range(0, len(frames), BATCH):
-            part = clips(frames, start, min(start + BATCH, len(frames)), length)
+        for start in range(0, len(frames), rows):
+            part = clips(frames, start, min(start + rows, len(frames)), length)
             with torch.autocast(device.type, torch.bfloat16) if bfloat16 else nullcontext():
                 posterior = encoder.encode(to_input(torch.from_numpy(part).to(device)))
             means.append(posterior.mean.float().cpu())
