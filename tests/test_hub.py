@@ -173,7 +173,7 @@ def test_without_a_network_an_address_is_one_line(hub: Hub, tmp_path: Path) -> N
     "address", ["hf://racer", "hf://a/b/c", "hf://a/../b", "hf://a/b@", "hf://"]
 )
 def test_an_address_of_another_form_is_one_line(address: str) -> None:
-    with pytest.raises(ConfigError, match="no address of an agent; give hf://owner/name@revision"):
+    with pytest.raises(ConfigError, match="no address on the Hub; give hf://owner/name@revision"):
         limits.check(composed(f"model='{address}'"))
 
 

@@ -11,7 +11,8 @@ from command import error_line, run
     [
         (
             "vae.encoder=unet",
-            "vae.encoder=unet: unknown encoder 'unet'; choose one of conv_vae, resnet, conv3d",
+            "vae.encoder=unet: unknown encoder 'unet'; choose one of conv_vae, resnet, conv3d,"
+            " r3d18, timesformer",
         ),
         (
             "vae.encoder=conv3d env.size=72",

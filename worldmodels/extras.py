@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from shutil import which
 
-from worldmodels import trackers
+from worldmodels import extensions, trackers
 from worldmodels.config.choices import IMPORT, Backend, Display, Engine, Format, Stage
 from worldmodels.config.hubs import is_hub
 from worldmodels.config.schema import Config, parts
@@ -28,6 +29,8 @@ EXTRAS = {
     "ray": "ray",
     "submitit": "slurm",
     "tensorboard": "tensorboard",
+    "torchvision": "r3d18",
+    "transformers": "timesformer",
     "vizdoom": "doom",
 }
 """The extra that installs a module."""
@@ -68,6 +71,23 @@ def require(key: str, module: str) -> None:
     """Raise `ConfigError` if a module, which `key` needs, is not installed."""
     if find_spec(module) is None:
         raise _missing(key, module)
+
+
+def require_import(key: str, module: str) -> None:
+    """As `require`, and import the module.
+
+    Raises:
+        ConfigError: the module is not installed, or cannot be imported, as one that belongs to
+            another release of torch.
+    """
+    require(key, module)
+    try:
+        import_module(module)
+    except Exception as error:  # torchvision raises RuntimeError beside another build of torch
+        raise ConfigError(
+            f"{key}: the Python module {module} cannot be imported ({extensions.reason(error)});"
+            f" install the release that fits this torch: {_remedy(module)}"
+        ) from error
 
 
 def _missing(key: str, module: str) -> ConfigError:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
-from worldmodels import extensions
+from worldmodels import extensions, extras
 from worldmodels.config.choices import LatentChoice
 from worldmodels.config.sections import RNNConfig, VAEConfig
 from worldmodels.errors import ConfigError
@@ -25,7 +25,9 @@ from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.models.gru import GRUDynamics
 from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.r3d18 import R3D18VAE
 from worldmodels.models.resnet import ResNetVAE
+from worldmodels.models.timesformer import TimesformerVAE
 from worldmodels.models.transformer import TransformerDynamics
 from worldmodels.models.vae import ConvVAE
 
@@ -33,7 +35,11 @@ ENCODERS: Mapping[str, type[Encoder]] = {
     "conv_vae": ConvVAE,
     "resnet": ResNetVAE,
     "conv3d": Conv3dVAE,
+    "r3d18": R3D18VAE,
+    "timesformer": TimesformerVAE,
 }
+_MODULES = {"r3d18": "torchvision", "timesformer": "transformers"}
+"""Optional modules, by the encoder whose layers they have."""
 DYNAMICS: Mapping[str, type[DynamicsModel]] = {
     "mdn_rnn": MDNRNN,
     "gru": GRUDynamics,
@@ -44,7 +50,14 @@ _ENCODERS, _DYNAMICS = "worldmodels.encoders", "worldmodels.dynamics"
 
 
 def find_encoder(name: str) -> type[Encoder]:
-    """The encoder class of that name; raises `ConfigError` as `find_dynamics` does."""
+    """The encoder class of that name.
+
+    Raises:
+        ConfigError: there is none, the package that adds it cannot be imported, or a module that it
+            is built from is not installed or cannot be imported.
+    """
+    if name in _MODULES:
+        extras.require_import(f"encoder {name}", _MODULES[name])
     if name in ENCODERS:
         return ENCODERS[name]
     found: type[Encoder] = extensions.find(_ENCODERS, "encoder", name, ENCODERS)

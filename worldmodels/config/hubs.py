@@ -1,4 +1,5 @@
-"""The addresses of agents on the Hugging Face Hub: ``hf://owner/name`` or with ``@revision``."""
+"""The addresses of repositories on the Hugging Face Hub: ``hf://owner/name`` or with
+``@revision``."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _ADDRESS = re.compile(rf"{SCHEME}({_NAME}/{_NAME})(?:@({_NAME}(?:/{_NAME})*))?",
 
 
 class HubAddress(NamedTuple):
-    """An agent on the Hub.
+    """A repository on the Hub.
 
     Args:
         repository: owner and name.
@@ -41,5 +42,5 @@ def hub_address(key: str, name: str) -> HubAddress:
     """
     found = _ADDRESS.fullmatch(name)
     if found is None or ".." in name or "--" in name:
-        raise ConfigError(f"{key}={name}: no address of an agent; give {SCHEME}owner/name@revision")
+        raise ConfigError(f"{key}={name}: no address on the Hub; give {SCHEME}owner/name@revision")
     return HubAddress(found[1], found[2])

@@ -33,7 +33,7 @@ from worldmodels.errors import ConfigError
 LIMITS = limits_of(Config)
 """Of every number, and of every number in a list; null, where a key takes it, is no number."""
 
-PATHS = {"base", "data", "model"}
+PATHS = {"base", "data", "model", "vae.pretrained"}
 """Texts that may have any character of a file name."""
 ACTIONS = Limit(1, 1024)
 """Of the numbers that an agent acts with: the length of env.squash."""
@@ -61,7 +61,11 @@ def check(config: Config) -> None:
     for key, url in (("store", config.store), ("resume", config.resume)):
         if url is not None:
             protocol(key, url)
-    for key, name in (("model", config.model), ("base", config.base)):
+    for key, name in (
+        ("model", config.model),
+        ("base", config.base),
+        ("vae.pretrained", config.vae.pretrained),
+    ):
         if name is not None and is_hub(name):
             hub_address(key, name)
     _check_format(config)

@@ -103,13 +103,22 @@ class VAEConfig:
     """VAE encoder (paper, appendix A.1)."""
 
     encoder: str = "conv_vae"
-    """Registered name of the encoder: conv_vae, resnet, conv3d or one of another package."""
+    """Registered name of the encoder: conv_vae, resnet, conv3d, r3d18, timesformer or one of
+    another package."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Arguments of an encoder of another package."""
+    """Arguments of an encoder that no key sets: input_size of r3d18; input_size, patch_size,
+    hidden_size, layers and heads of timesformer; those of an encoder of another package."""
     blocks: int | None = number(None, 1, 16)
     """Residual blocks of a resnet at each of three scales; null: 1."""
     frames: int | None = number(None, 2, 64)
-    """Frames of the clip that a conv3d encodes: the newest and those before it; null: 4."""
+    """Frames of the clip that a conv3d, r3d18 or timesformer encodes: the newest and those before
+    it. null: 4, 16 and 8."""
+    pretrained: str | None = None
+    """Published weights that the network of r3d18 or timesformer starts from: a safetensors file, a
+    folder with one, or hf://owner/name@revision on the Hugging Face Hub; null: random ones."""
+    frozen: bool | None = None
+    """Keep the network of r3d18 or timesformer as it is; only the linear layer after it and the
+    decoder are trained. null: false."""
     latent_size: int = number(32, 1, 512)
     """Size of the latent z."""
     epochs: int = number(10, 0, _MANY)

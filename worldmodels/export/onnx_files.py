@@ -78,8 +78,20 @@ def _export(path: Path, graph: Graph) -> None:
             verbose=False,
         )
     assert program is not None
+    _free_names(program)
     with atomic_path(path) as temporary:
         program.save(temporary, external_data=False)
+
+
+def _free_names(program: torch.onnx.ONNXProgram) -> None:
+    """Rename the inner values of a graph that have the name of one of its outputs, which a file may
+    not have: the exporter names a value after the function that makes it, for example ``mean``."""
+    graph = program.model.graph
+    outputs = {id(output): output.name for output in graph.outputs}
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if id(value) not in outputs and value.name in outputs.values():
+                value.name = f"inner_{value.name}"
 
 
 @contextmanager

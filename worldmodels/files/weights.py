@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from worldmodels.errors import ArtifactError
 from worldmodels.files.atomic import atomic_path
 from worldmodels.files.untrusted import MEGABYTE, open_regular, printable
 
+_AGAIN = "make its stage again with overwrite=true, or copy it again"
+_COPY = "copy it again"
 HEADER = 4 * MEGABYTE
 """Bytes of a header, at most. That of a checkpoint has some ten thousand."""
 DEPTH = 32
@@ -81,6 +84,37 @@ def outline(path: Path) -> dict[str, Any]:
     return _read(path, meta=True)
 
 
+def outline_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors by name, on the ``meta`` device, of a safetensors file that any program wrote.
+
+    Raises:
+        ArtifactError: as `load`, but the file need not have a tree.
+    """
+    return _tensors(path, None)
+
+
+def load_tensors(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
+    """Some tensors of a safetensors file that any program wrote; raises as `outline_tensors`.
+
+    Args:
+        path: of the file.
+        names: of the tensors.
+    """
+    return _tensors(path, names)
+
+
+def _tensors(path: Path, names: Iterable[str] | None) -> dict[str, Tensor]:
+    """The tensors `names` of a file; None: the outlines of all."""
+    _check_header(path, _COPY)
+    try:
+        with safe_open(path, framework="pt") as file:
+            if names is None:
+                return {name: _outlined(file, name) for name in file.keys()}  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
+        raise _damaged(path, error, _COPY) from None
+
+
 def _read(path: Path, meta: bool) -> dict[str, Any]:
     _check_header(path)
     try:
@@ -97,19 +131,18 @@ def _read(path: Path, meta: bool) -> dict[str, Any]:
     return tree
 
 
-def _damaged(path: Path, error: Exception) -> ArtifactError:
+def _damaged(path: Path, error: Exception, remedy: str = _AGAIN) -> ArtifactError:
     reason = printable(" ".join(str(error).split()), 200)
-    return ArtifactError(
-        f"{path} is damaged ({reason}); make its stage again with overwrite=true, or copy it again"
-    )
+    return ArtifactError(f"{path} is damaged ({reason}); {remedy}")
 
 
-def _check_header(path: Path) -> None:
+def _check_header(path: Path, remedy: str = _AGAIN) -> None:
     """Raise `ArtifactError` for a file that is not safe to give to safetensors."""
     with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
     if length > HEADER:
-        raise _damaged(path, ValueError(f"its header has {length:,} bytes, at most {HEADER:,}"))
+        error = ValueError(f"its header has {length:,} bytes, at most {HEADER:,}")
+        raise _damaged(path, error, remedy)
 
 
 def _outlined(file: Any, name: str) -> Tensor:

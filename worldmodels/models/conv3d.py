@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from worldmodels.models.deep_vae import SCALES, DeepVAE
+from worldmodels.models.deep_vae import SCALES, DeepVAE, to_image, transposed
 from worldmodels.models.encoder import Posterior, channels_last
 
 CHANNELS = (32, 64, 128, 256)
@@ -59,19 +59,11 @@ class Conv3dVAE(DeepVAE):
                 nn.ReLU(),
             ]
             frames = -(-frames // 2)
-        up: list[nn.Module] = []
-        for many, few in pairwise(CHANNELS[::-1]):
-            up += [nn.ConvTranspose2d(many, few, 4, stride=2, padding=1), nn.ReLU()]
+        up = transposed(CHANNELS)
         self.encoder = nn.Sequential(*down, nn.Flatten())
         self.posterior = nn.Linear(CHANNELS[-1] * frames * side * side, 2 * latent_size)
         self.expand = nn.Linear(latent_size, CHANNELS[-1] * side * side)
-        self.decoder = nn.Sequential(
-            nn.Unflatten(1, (CHANNELS[-1], side, side)),
-            nn.ReLU(),
-            *up,
-            nn.ConvTranspose2d(CHANNELS[0], 3, 4, stride=2, padding=1),
-            nn.Sigmoid(),
-        )
+        self.decoder = to_image(CHANNELS, side, up)
         channels_last(self)
 
     @property

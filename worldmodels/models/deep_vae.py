@@ -1,7 +1,9 @@
-"""What the encoders `ResNetVAE` and `Conv3dVAE` have in common: their parts and their loss."""
+"""What all encoders but the paper's have in common: their parts and their loss."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Self
 
 from torch import Tensor, nn
@@ -67,3 +69,28 @@ class DeepVAE(nn.Module):
         newest = images if self.clip_length == 1 else images[:, -1]
         floor = self.kl_tolerance * self.latent_size
         return free_nats_loss(self.encode(images), self.decode, newest, floor)
+
+
+def transposed(channels: Sequence[int]) -> list[nn.Module]:
+    """The layers of a decoder that double the side, from the last of `channels` to the first."""
+    layers: list[nn.Module] = []
+    for many, few in pairwise(channels[::-1]):
+        layers += [nn.ConvTranspose2d(many, few, 4, stride=2, padding=1), nn.ReLU()]
+    return layers
+
+
+def to_image(channels: Sequence[int], side: int, layers: Sequence[nn.Module]) -> nn.Sequential:
+    """A decoder from rows (B, channels[-1] * side * side) to images (B, 3, S, S) in [0, 1].
+
+    Args:
+        channels: of the maps of S / 2, S / 4, ... pixels a side.
+        side: of the smallest maps, in pixels.
+        layers: from the smallest maps to those of S / 2 pixels a side.
+    """
+    return nn.Sequential(
+        nn.Unflatten(1, (channels[-1], side, side)),
+        nn.ReLU(),
+        *layers,
+        nn.ConvTranspose2d(channels[0], 3, 4, stride=2, padding=1),
+        nn.Sigmoid(),
+    )

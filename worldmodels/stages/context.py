@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from worldmodels import extras, trackers
+from worldmodels.agents import pretrained
 from worldmodels.agents.folder import load_config
 from worldmodels.agents.registry import build_dynamics, build_encoder
 from worldmodels.config.choices import IMPORT, TRAINING, Stage
@@ -19,6 +20,7 @@ from worldmodels.envs.engines import check_registered, check_restorable
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
+from worldmodels.models.encoder import Encoder
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.health import Range
 from worldmodels.runs.stage_folder import StageFolder
@@ -60,7 +62,7 @@ class Context:
         """Raise `ConfigError` for what no stage of this command could use, before any begins."""
         self._check_agent()
         for part in parts(self.config):
-            _check_models(part)
+            self._check_models(part)
             if part.env.squash is not None:
                 _check_squash(part.env.squash)
             if part.stage not in extras.WITHOUT_ENV:
@@ -110,6 +112,42 @@ class Context:
                     f"{key}={name}: trained with {_keys(config.observation)}, env has"
                     f" {_keys(here)}; give {_keys(config.observation)}"
                 )
+
+    def _check_models(self, config: Config) -> None:
+        """Raise `ConfigError` for models that cannot be built, on the meta device, without memory;
+        and for a controller whose features the dynamics model that is trained before it does not
+        have."""
+        if config.stage not in (*TRAINING, Stage.plan):
+            return
+        with torch.device("meta"):
+            encoder = build_encoder(config.vae, config.env.size)
+            dynamics = build_dynamics(config.rnn, config.vae.latent_size, action_size=1, other={})
+        if config.stage not in (Stage.vae, Stage.rnn):
+            check_features(dynamics, config.controller.features)
+        if config.stage not in (Stage.rnn, Stage.plan):
+            self._check_pretrained(config, encoder)
+
+    def _check_pretrained(self, config: Config, encoder: Encoder) -> None:
+        """Raise an error for published weights that training cannot start from: they are missing,
+        of another network, or replaced by the encoder of the agent of ``base=``."""
+        name = config.vae.pretrained
+        if self.published is not None:
+            if name is not None:
+                raise ConfigError(
+                    f"vae.pretrained={name}: training starts from the encoder of the agent"
+                    f" base={config.base}; give one of the two"
+                )
+        elif name is not None:
+            first = self.run if self.inputs.bootstrap is None else self.inputs.bootstrap
+            if config.stage is Stage.iterate:
+                first = Run(self.run.root / "round-1", self.run.base)
+            if Inputs(config, first).pretrained_before() is None:
+                pretrained.check(encoder, pretrained.find(name))
+        elif config.vae.frozen:
+            raise ConfigError(
+                "vae.frozen=true: the network's weights would stay random; give vae.pretrained, or"
+                " vae.frozen=null"
+            )
 
     def begin(
         self, stage: str, inputs: dict[str, str], growable: tuple[str, ...], **groups: object
@@ -161,18 +199,6 @@ def _keys(observation: ObservationSpec) -> str:
     """The configuration keys that give these observations."""
     rows = "null" if observation.crop_rows is None else observation.crop_rows
     return f"env.crop_rows={rows} env.size={observation.size}"
-
-
-def _check_models(config: Config) -> None:
-    """Raise `ConfigError` for models that cannot be built, on the meta device, without memory; and
-    for a controller whose features the dynamics model that is trained before it does not have."""
-    if config.stage not in (*TRAINING, Stage.plan):
-        return
-    with torch.device("meta"):
-        build_encoder(config.vae, config.env.size)
-        dynamics = build_dynamics(config.rnn, config.vae.latent_size, action_size=1, other={})
-    if config.stage not in (Stage.vae, Stage.rnn):
-        check_features(dynamics, config.controller.features)
 
 
 def _check_squash(names: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from worldmodels.agents import pretrained
 from worldmodels.agents.folder import fingerprint as agent_fingerprint
 from worldmodels.agents.folder import part_fingerprint
 from worldmodels.agents.hub import fetch, require_agent
@@ -183,6 +184,41 @@ class Inputs:
         """The fingerprint of the weights that training of `stage` starts from, if there are any."""
         before = self.previous(stage)
         return {} if before is None else {f"previous {stage}": before.fingerprint}
+
+    def pretrained_source(self) -> pretrained.Source | None:
+        """The published weights (``vae.pretrained``) that training of the encoder starts from; None
+        where it starts from those of another encoder, or from random ones.
+
+        Raises:
+            ConfigError: they cannot be found.
+        """
+        name = self.config.vae.pretrained
+        if name is None or self.previous("vae") is not None:
+            return None
+        return pretrained.find(name)
+
+    def pretrained_fingerprint(self) -> dict[str, str]:
+        """The fingerprint of the published weights that training starts from, if there are any;
+        raises as `pretrained_source`, unless a finished encoder needs them no more."""
+        try:
+            source = self.pretrained_source()
+        except ConfigError:
+            used = self.pretrained_before()
+            if used is None:
+                raise
+            return {"pretrained": used}
+        return {} if source is None else {"pretrained": source.fingerprint}
+
+    def pretrained_before(self) -> str | None:
+        """The fingerprint of the weights of this ``vae.pretrained`` that the finished encoder was
+        trained from; None where there is no such encoder, or where it is to be made again."""
+        if self.config.overwrite or not self.run.has("vae"):
+            return None
+        made = self.run.manifest("vae")
+        if made["config"].get("vae.pretrained") != self.config.vae.pretrained:
+            return None
+        fingerprint: str | None = made["inputs"].get("pretrained")
+        return fingerprint
 
     def previous_subspace(self) -> Path | None:
         """The principal components of the round before, if it has the same encoder: its controller

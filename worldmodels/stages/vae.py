@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from worldmodels.agents import pretrained
 from worldmodels.agents.model_files import load_encoder, save_encoder
 from worldmodels.agents.registry import build_encoder
 from worldmodels.config.schema import Config
@@ -33,6 +34,7 @@ def run(context: Context) -> None:
     """Train an encoder on the recorded frames."""
     config = context.config.vae
     inputs = context.inputs.episode_fingerprints() | context.inputs.previous_fingerprint("vae")
+    inputs |= context.inputs.pretrained_fingerprint()
     with context.begin("vae", inputs, (), vae=config) as folder:
         if not folder.complete:
             _train(context, folder)
@@ -49,6 +51,11 @@ def _train(context: Context, folder: StageFolder) -> None:
         before = context.inputs.previous("vae")
         like = None if before is None else before.path
         model = _model(context.config, like)
+        source = context.inputs.pretrained_source()
+        if source is not None:
+            pretrained.load(model, source)
+            if source.address is not None:
+                folder.record.setdefault("hub", {})[pretrained.KEY] = source.address
         context.inputs.warm_start("vae", model)
         task = EncoderTask(model, episodes, split, config.batch_size, seed, fabric)
         options = fit_options(context.config, config, None, folder.record["made_by"])

@@ -145,7 +145,8 @@ class _Loop:
     ) -> None:
         self.task, self.folder, self.options = task, folder, options
         self.fabric, self.tracker, self.ranks = fabric, tracker, ranks
-        self.parameters = list(task.module.parameters())
+        # Without those of a network that is frozen.
+        self.parameters = [part for part in task.module.parameters() if part.requires_grad]
         split = side_by_side(task.module, options.compile)
         self.parts = Parts(ranks, options.accumulate, fabric.device, split)
         self.told = self.parts.number
