@@ -170,6 +170,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "second": (tables.scores, "laptop-second"),
     "longer_search": (tables.scores, "laptop-28M"),
     "quick_scores": (tables.scores, "quick"),
+    "quick_second": (tables.scores, "quick-second"),
     "quick_stages": (tables.stages, "quick"),
     "doom_scores": (tables.scores, "takecover"),
     "doom_second": (tables.scores, "takecover-second"),
