@@ -45,10 +45,12 @@ OPTIONAL = {
     "lerobot": ("pyarrow",),
     "minari": ("minari",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "r3d18": ("torchvision",),
     "ray": ("ray",),
     "s3": ("s3fs",),
     "slurm": ("hydra-submitit-launcher",),
     "tensorboard": ("tensorboard",),
+    "timesformer": ("transformers",),
 }
 """The packages of each extra."""
 
