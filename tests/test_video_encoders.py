@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnxruntime
 import pytest
 import torch
 from command import composed
+from exported import exported_shape
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from video_networks import MODULES, SMALL, SmallR3D18, provide, require
@@ -24,8 +23,6 @@ from worldmodels.agents.folder import read_agent
 from worldmodels.agents.model_files import load_encoder, save_encoder
 from worldmodels.agents.registry import build_encoder
 from worldmodels.errors import ArtifactError, ConfigError
-from worldmodels.export.graphs import EncoderGraph
-from worldmodels.export.onnx_files import TOLERANCE, write_graph
 from worldmodels.models.encoder import to_input
 from worldmodels.models.r3d18 import R3D18VAE
 from worldmodels.models.timesformer import TimesformerVAE
@@ -202,15 +199,7 @@ def test_it_is_exported(name: str, tmp_path: Path) -> None:
     small = {"latent_size": 32, "frame_size": 64}
     encoder = moved(type(SMALL[name]())(**{**SMALL[name]().sizes, **small})).eval()
     agent = replace(read_agent(PRETRAINED), encoder=encoder)
-    graph = EncoderGraph(agent)
-    described = write_graph(tmp_path / "encoder.onnx", graph)
-    assert described["inputs"][0]["shape"][1:] == [3, 3, 64, 64]
-    session = onnxruntime.InferenceSession(tmp_path / "encoder.onnx")
-    (clip,) = graph.example(5)
-    mean, _ = session.run(["mean", "logvar"], {"image": clip.numpy()})
-    with torch.no_grad():
-        wanted = agent.encoder.encode(clip).mean
-    np.testing.assert_allclose(mean, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+    assert exported_shape(agent, tmp_path / "encoder.onnx") == [3, 3, 64, 64]
 
 
 # Published weights
