@@ -1,4 +1,4 @@
-"""The videos of stage=evaluate: of the median and the worst episode, made after the scores."""
+"""The videos of stage=evaluate: of the median and the worst episodes, made after the scores."""
 
 from pathlib import Path
 
@@ -9,9 +9,12 @@ from worldmodels.files.atomic import read_json
 from worldmodels.reporting.page import render
 from worldmodels.reporting.scores import filmed
 
+SHOWN = {"median", "worst", "worst-2"}
+"""Of five episodes."""
+
 
 def test_videos_leave_the_scores_as_they_are(copy: Path) -> None:
-    words = ("stage=evaluate", "preset=smoke", "evaluate.episodes=3", "evaluate.engine=native")
+    words = ("stage=evaluate", "preset=smoke", "evaluate.episodes=5", "evaluate.engine=native")
     folder = copy / "smoke/evaluate"
     scores = []
     for video in ("false", "true"):
@@ -19,15 +22,16 @@ def test_videos_leave_the_scores_as_they_are(copy: Path) -> None:
         assert done.returncode == 0, done.stderr
         scores.append((folder / "scores.json").read_bytes())
         made = {path.name for path in folder.iterdir() if path.suffix in (".mp4", ".png")}
-        names = ("median.mp4", "median.png", "worst.mp4", "worst.png")
-        assert made == (set(names) if video == "true" else set())
+        names = {f"{name}{end}" for name in SHOWN for end in (".mp4", ".png")}
+        assert made == (names if video == "true" else set())
     assert scores[0] == scores[1]
 
     agent = read_json(folder / "scores.json")["agent"]
     page = render("a", {"evaluate": folder}, None)
-    assert page.count("<video") == page.count("poster=") == 2
+    assert page.count("<video") == page.count("poster=") == 3
     shown = filmed(agent["returns"])
-    assert shown.keys() == {"median", "worst"}
-    worst = rows(page, "Scores")[-3]
-    assert worst.split()[0] == str(agent["seeds"][shown["worst"]])
-    assert worst.endswith("below ")
+    assert shown.keys() == SHOWN
+    worst = rows(page, "Scores")[-5:-3]
+    for row, name in zip(worst, ("worst", "worst-2"), strict=True):
+        assert row.split()[0] == str(agent["seeds"][shown[name]])
+        assert row.endswith("below ")

@@ -128,9 +128,9 @@ def test_estimates_follow_from_amounts_and_rates() -> None:
     several = replace(config, rnn=replace(config.rnn, members=3))
     plan = Estimate(several, rates(), Data(episodes=2, steps=80)).rnn()
     assert plan.seconds == pytest.approx(10 + frames / 1000 + (3 + 1) * 2 * training)
-    # Two jobs of the agent and two of random actions, of 4 episodes each; two videos', alone.
+    # Two jobs of the agent and two of random actions, of 4 episodes each; four videos', alone.
     job = 4 * 0.5 + 40 * 0.01 + 160 * 0.001
-    assert plans["evaluate"].seconds == pytest.approx(10 + 2 * job + 2 * (job / 2 + 40 * 0.1))
+    assert plans["evaluate"].seconds == pytest.approx(10 + 2 * job + 4 * (job / 2 + 40 * 0.1))
     assert plans["evaluate"].at_most
     assert plans["report"].seconds == pytest.approx(10 + 40 * 0.05)
     assert plans["rollouts"].memory == 5000 + 2 * plans["rollouts"].worker

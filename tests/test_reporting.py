@@ -141,9 +141,14 @@ def test_a_score_table_ends_with_the_papers_scores() -> None:
         ([5.0, 1.0], {"median": 1}),
         ([5.0, 1.0, 3.0], {"median": 2, "worst": 1}),
         ([5.0, 1.0, 3.0, 4.0], {"median": 2, "worst": 1}),
+        ([5.0, 1.0, 3.0, 4.0, 2.0], {"median": 2, "worst": 1, "worst-2": 4}),
+        (
+            [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0],
+            {"median": 4, "worst": 8, "worst-2": 7, "worst-3": 6},
+        ),
     ],
 )
-def test_the_median_and_the_worst_episode_are_filmed(
+def test_the_median_and_the_worst_episodes_are_filmed(
     returns: list[float], films: dict[str, int]
 ) -> None:
     assert filmed(returns) == films

@@ -303,7 +303,7 @@ class EvaluateConfig:
     first_seed: int = number(0, 0, seeds.EVALUATION_END - 1)
     """Seed of the first episode; the next has the next seed."""
     video: bool = True
-    """Write videos of the median and the worst episode, and episodes for the report."""
+    """Write videos of the median and the three worst episodes, and episodes for the report."""
 
 
 @dataclass

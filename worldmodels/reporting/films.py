@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from worldmodels.reporting.media import MP4, PNG, embedded
-from worldmodels.reporting.scores import Score, filmed
+from worldmodels.reporting.scores import WORST, Score, filmed
 
 LOWEST = 5
 """Episodes with the lowest returns that are listed."""
@@ -52,7 +52,7 @@ def films_of(folder: Path, agent: Score) -> dict[str, Film]:
 
 
 LOWEST_HEADER = ("seed", "return", "video")
-_PLACES = {"median": "top of the page", "worst": "below"}
+_PLACES = {"median": "top of the page", **dict.fromkeys(WORST, "below")}
 """Where the page shows a video."""
 
 

@@ -17,6 +17,8 @@ RESAMPLES = 9999
 MIN_EPISODES = 3
 """Fewest episodes for which a bootstrap interval is computed."""
 
+WORST = ("worst", "worst-2", "worst-3")
+"""Names of the videos of the episodes with the lowest returns, from the lowest on."""
 AGENT_IN_DREAM = "agent in the dream"
 """Name of the score of an agent in the dream in which its controller was trained."""
 
@@ -143,15 +145,15 @@ def _interval(returns: np.ndarray) -> tuple[float, float]:
 
 
 def filmed(returns: Sequence[float]) -> dict[str, int]:
-    """Name of a video -> number of the episode that it shows: the median one, and the worst one if
-    that is another.
+    """Name of a video -> number of the episode that it shows: the median one, and those of `WORST`
+    with the lowest returns that are worse.
 
     Args:
         returns: (episodes,), at least one.
     """
-    order = np.argsort(returns)
-    median, worst = int(order[(len(order) - 1) // 2]), int(order[0])
-    return {"median": median} | ({} if worst == median else {"worst": worst})
+    order = np.argsort(returns).tolist()
+    middle = (len(order) - 1) // 2
+    return {"median": order[middle]} | dict(zip(WORST, order[:middle], strict=False))
 
 
 def exploitation_warning(scores: Sequence[Score]) -> str | None:

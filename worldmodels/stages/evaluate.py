@@ -48,7 +48,7 @@ RECORDED = 16
 
 def run(context: Context) -> None:
     """Score the agent and a random policy on the evaluation seeds; record the median and the worst
-    episode."""
+    episodes."""
     config = context.config.evaluate
     agent_folder, inputs = context.inputs.agent()
     agent = read_agent(agent_folder)
