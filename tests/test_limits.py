@@ -149,6 +149,10 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
         ),
         (["controller.observer=true"], "controller.observer=True: is of the learned model; give"),
         (["controller.starts=recorded"], "controller.starts=recorded: .*; give first, or"),
+        (
+            ["controller.failure_starts=0.5"],
+            "failure_starts=0.5: is of recorded moments; give 0, or",
+        ),
         (["controller.sampled_termination=true"], "sampled_termination=True: .*; give false, or"),
         (["rnn.failure_termination=9"], "failure_termination=9: needs rollouts.stall_steps"),
         (

@@ -87,6 +87,24 @@ def test_the_draw_depends_on_the_seed_and_has_first_frames(latents: LatentSet) -
     assert all((third == row).all(axis=1).any() for row in newest.mean[:, -1])
 
 
+def test_a_share_of_the_moments_is_before_failures(latents: LatentSet) -> None:
+    failing, others = episodes()[1].mean, np.concatenate([episodes()[n].mean for n in (0, 2)])
+
+    def times(starts: Starts) -> list[int]:
+        """The steps of the moments of the second episode, which fails at step 30."""
+        found = [np.flatnonzero((failing == row).all(axis=1)) for row in starts.mean[:, -1]]
+        return sorted(int(time) for at in found for time in at)
+
+    near = draw_starts(latents, [np.array([1])], 12, 1, 40, failure_share=1.0)
+    assert times(near) == list(range(11))  # 100 to 20 steps before, as far as there are any
+    none = draw_starts(latents, [np.array([0, 2])], 40, 1, 40, failure_share=1.0)
+    assert len(none.mean) >= 38  # two first frames may be drawn twice
+    assert all((others == row).all(axis=1).any() for row in none.mean[:, -1])
+    half = drawn(latents, 80, failure_share=0.5)
+    assert sum(time <= 10 for time in times(half)) == 11
+    assert any(time > 10 for time in times(half))
+
+
 @pytest.mark.parametrize("build", [MDNRNN, GRUDynamics, TransformerDynamics])
 @pytest.mark.parametrize(("members", "updated"), [(1, False), (1, True), (2, False)])
 def test_an_episode_begins_with_the_state_of_its_moment(

@@ -21,6 +21,7 @@ from worldmodels.config.choices import (
     Backend,
     Features,
     Stage,
+    StartChoice,
     WorldKind,
 )
 from worldmodels.config.hubs import hub_address, is_hub
@@ -185,6 +186,11 @@ def _check_search(config: ControllerConfig) -> None:
                     f"controller.{key}={value}: is of the learned model; give"
                     f" {str(none).lower()}, or controller.world=dream"
                 )
+    if config.failure_starts and config.starts is StartChoice.first:
+        raise ConfigError(
+            f"controller.failure_starts={config.failure_starts}: is of recorded moments; give 0, or"
+            " controller.starts=recorded"
+        )
     episodes = config.population * config.episodes
     if episodes > GENERATION:
         raise ConfigError(

@@ -277,6 +277,9 @@ class ControllerConfig:
     starts: StartChoice = StartChoice.first
     """Where episodes in the learned model begin: at first frames of recorded episodes, or at any
     moment of them (recorded), with the dynamics model's state of that moment."""
+    failure_starts: float = number(0.0, 0, 1)
+    """With controller.starts=recorded, the share of the moments, first frames aside, that are 20 to
+    100 steps before a failure of a recorded episode."""
     dream_num_envs: int | None = number(None, 1, 16_384)
     """Episodes in one batch in the learned model; null: 64 to 256 on a CPU, all on a GPU."""
     overlap: bool = False

@@ -7,7 +7,7 @@ Shapes are in the letters of docs/shapes.md, with S moments and W steps before e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,6 +20,9 @@ HISTORY = 40
 """W: most steps before a moment that are kept."""
 AFTER_FAILURE = 5
 """Steps after the beginning of a failure, in which there are moments as well."""
+BEFORE_FAILURE = (100, 20)
+"""First and last step of the moments near a failure, in steps before it began. Later it can hardly
+be avoided any more, and earlier the model seldom predicts it."""
 
 
 @dataclass(frozen=True)
@@ -46,39 +49,78 @@ def draw_starts(
     count: int,
     seed: int,
     stall_steps: int | None,
+    failure_share: float = 0.0,
 ) -> Starts:
     """Draw moments of recorded episodes, each at most once: a quarter of them first frames.
 
     Args:
         latents: the episodes.
-        groups: numbers of episodes; from each group an equal share of the other moments is drawn,
-            every moment of its episodes with equal probability.
+        groups: numbers of episodes; from each group an equal share of the other moments is drawn.
         count: of moments, at most.
         seed: of the draws.
         stall_steps: see `worldmodels.data.failures.failures`. There are no moments later than
             `AFTER_FAILURE` steps after the beginning of a failure: nothing happens there.
+        failure_share: of the moments of a group, the share that is drawn from those that are
+            `BEFORE_FAILURE`, as far as there are any; the others are drawn from all.
     """
-    last = np.fromiter(_last_steps(latents, stall_steps), np.int64)
+    bounds = _Bounds.of(latents, stall_steps)
     generator = np.random.default_rng(seed)
     every = np.unique(np.concatenate(groups))
     begun = generator.choice(every, min(count // 4, len(every)), replace=False)
     drawn = {(int(episode), 0) for episode in begun}
     for group in groups:
-        ends = np.cumsum(last[group] + 1)
-        most = min((count - len(begun)) // len(groups), int(ends[-1]))
-        for moment in generator.choice(int(ends[-1]), most, replace=False):
-            row = int(np.searchsorted(ends, moment, side="right"))
-            episode = int(group[row])
-            drawn.add((episode, int(moment - ends[row] + last[episode] + 1)))
+        wanted = (count - len(begun)) // len(groups)
+        failed = group[bounds.before_last[group] >= 0]
+        first, last = bounds.before_first[failed], bounds.before_last[failed]
+        near = _choose(generator, failed, first, last, int(wanted * failure_share))
+        zeros = np.zeros_like(group)
+        drawn |= near | _choose(generator, group, zeros, bounds.last[group], wanted - len(near))
     return _read(latents, sorted(drawn))
 
 
-def _last_steps(latents: LatentSet, stall_steps: int | None) -> Iterator[int]:
-    """The last step of each episode at which there is a moment."""
-    for rewards, terminated in latents.outcomes():
-        failed = failures(rewards, bool(terminated[-1]), stall_steps)
-        last = len(rewards) - 1
-        yield min(last, failed[0] + AFTER_FAILURE) if failed else last
+@dataclass(frozen=True)
+class _Bounds:
+    """Between which steps of each episode there are moments; all of shape (episodes,) int64.
+
+    Args:
+        last: the last step of all moments.
+        before_first: the first step of the moments that are `BEFORE_FAILURE`.
+        before_last: the last one of them; -1 where there are none.
+    """
+
+    last: np.ndarray
+    before_first: np.ndarray
+    before_last: np.ndarray
+
+    @classmethod
+    def of(cls, latents: LatentSet, stall_steps: int | None) -> _Bounds:
+        rows = []
+        for rewards, terminated in latents.outcomes():
+            failed = failures(rewards, bool(terminated[-1]), stall_steps)
+            last, first, before = len(rewards) - 1, 0, -1
+            if failed:
+                last = min(last, failed[0] + AFTER_FAILURE)
+                first, before = (failed[0] - steps for steps in BEFORE_FAILURE)
+            rows.append((last, max(first, 0), before))
+        return cls(*np.array(rows, np.int64).T)
+
+
+def _choose(
+    generator: np.random.Generator,
+    episodes: np.ndarray,
+    first: np.ndarray,
+    last: np.ndarray,
+    count: int,
+) -> set[tuple[int, int]]:
+    """Moments (episode, step) from the steps `first` to `last` of `episodes`, each with equal
+    probability; `count` of them, or all if there are no more."""
+    ends = np.cumsum(last - first + 1)
+    if not len(ends):
+        return set()
+    chosen = generator.choice(int(ends[-1]), min(count, int(ends[-1])), replace=False)
+    rows = np.searchsorted(ends, chosen, side="right")
+    steps = chosen - ends[rows] + last[rows] + 1
+    return set(zip(episodes[rows].tolist(), steps.tolist(), strict=True))
 
 
 def _read(latents: LatentSet, moments: Sequence[tuple[int, int]]) -> Starts:

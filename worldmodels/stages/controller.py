@@ -271,8 +271,9 @@ def _starts(context: Context, agent: Path, models: Models, dynamics: DynamicsMod
             episodes = context.inputs.episodes()
             latents, stall_steps = LatentSet(models.latents), context.config.rollouts.stall_steps
             groups = [context.inputs.newest(episodes), np.arange(episodes.num_episodes)]
-            seed = context.config.seed
-            save_starts(path, draw_starts(latents, groups, START_COUNT, seed, stall_steps))
+            seed, share = context.config.seed, context.config.controller.failure_starts
+            starts = draw_starts(latents, groups, START_COUNT, seed, stall_steps, share)
+            save_starts(path, starts)
         elif models.starts is not None:
             sizes = dynamics.latent_size, dynamics.action_size
             save_starts(path, load_starts(models.starts, *sizes))
