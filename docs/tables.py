@@ -385,6 +385,11 @@ def presets() -> str:
             for name, default in defaults.items():
                 values = [written(reduce(getitem, name.split("."), tree)) for tree in trees]
                 if {*values, written(default)} != {values[0]}:
-                    rows.append([f"`{name}`", *(f"`{value}`" for value in values)])
+                    rows.append([f"`{name}`", *map(_cell, values, PRESETS)])
             parts.append(f"### env={env}\n\n{markdown_table(('key', *PRESETS), rows)}")
     return "\n" + "\n".join(parts) + "\n"
+
+
+def _cell(value: str, preset: str) -> str:
+    """A value of a preset; a long one is in its file alone."""
+    return f"`{value}`" if len(value) <= 120 else f"in `conf/preset/{preset}.yaml`"

@@ -127,7 +127,7 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
         (["controller.pessimism=0.5"], "controller.pessimism=0.5: is of the learned model; give 0"),
         (
             ["controller.pessimism=0.5", "controller.world=dream", "controller.latent=sampled"],
-            "controller.pessimism=0.5: needs rewards of several members; give rnn.members=2",
+            "controller.pessimism=0.5: needs rewards of several members, .*; give rnn.members=2",
         ),
         (
             [
@@ -145,10 +145,11 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
                 *("controller.observer=true", "controller.world=dream", "rnn.members=2"),
                 *("controller.latent=sampled", "controller.pessimism=1"),
             ],
-            "controller.pessimism=1.0: needs rewards of several members; give rnn.members=3",
+            "controller.pessimism=1.0: needs rewards of several members, .*; give rnn.members=3",
         ),
         (["controller.observer=true"], "controller.observer=True: is of the learned model; give"),
         (["controller.starts=recorded"], "controller.starts=recorded: .*; give first, or"),
+        (["controller.value_horizon=9"], "controller.value_horizon=9: is of .*; give null, or"),
         (
             ["controller.failure_starts=0.5"],
             "failure_starts=0.5: is of recorded moments; give 0, or",
@@ -156,8 +157,14 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
         (["controller.sampled_termination=true"], "sampled_termination=True: .*; give false, or"),
         (["rnn.failure_termination=9"], "failure_termination=9: needs rollouts.stall_steps"),
         (
-            ["iterate.later={rnn:{epochs:-1}}"],
-            r"with the values of iterate\.later\.\*: rnn.epochs=-1: choose 0 to 100000",
+            ["iterate.schedule=[{round:2,rnn:{epochs:-1}}]"],
+            "with the values of iterate.schedule from round 2 on: rnn.epochs=-1: choose 0 to",
+        ),
+        (["iterate.schedule=[{rnn:{epochs:1}}]"], "iterate.schedule: round=None: give each entry"),
+        (["iterate.schedule=[{round:0}]"], "iterate.schedule: round=0: give each entry the round"),
+        (
+            ["iterate.schedule=[{round:3},{round:2}]"],
+            r"iterate.schedule: its rounds are \[3, 2\]: give them in rising order",
         ),
         (["rnn.members=0"], "rnn.members=0: choose 1 to 32"),
         (["rnn.members=33"], "rnn.members=33: choose 1 to 32"),

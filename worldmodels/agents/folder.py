@@ -2,8 +2,9 @@
 
 The folder is self-contained: ``agent.json``, ``vae.safetensors``, ``rnn.safetensors``,
 ``controller.safetensors``; if the search ran in principal components of the features,
-``pca_subspace.safetensors``; and if its episodes began at moments of recorded ones,
-``starts.safetensors``. Every controller stage leaves one; ``evaluate`` takes any, and so does the
+``pca_subspace.safetensors``; if its episodes began at moments of recorded ones,
+``starts.safetensors``; and if value functions were part of their returns, ``value.safetensors``.
+Every controller stage leaves one; ``evaluate`` takes any, and so does the
 search for another controller on its models.
 
 An agent may come from an untrusted source: sizes are checked before a network of them is made,
@@ -52,7 +53,8 @@ from worldmodels.models.features import FeatureSpec
 
 RECORD = "agent.json"
 PARTS = tuple(
-    f"{name}.safetensors" for name in ("controller", "pca_subspace", "rnn", "starts", "vae")
+    f"{name}.safetensors"
+    for name in ("controller", "pca_subspace", "rnn", "starts", "vae", "value")
 )
 _DESCRIBED = {"env_id", "features", "controller", "observation", "actions"}
 _FIELDS = {"format", *_DESCRIBED, "converted_from", "files"}

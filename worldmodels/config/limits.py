@@ -7,8 +7,9 @@ range of a key is where it is defined.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from worldmodels.config.choices import (
 )
 from worldmodels.config.hubs import hub_address, is_hub
 from worldmodels.config.keys import Limit, limits_of
-from worldmodels.config.schema import Config, bootstrap_config, flat, later_config, unknown
+from worldmodels.config.schema import Config, bootstrap_config, flat, round_config, unknown
 from worldmodels.config.sections import ControllerConfig
 from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
@@ -96,15 +97,33 @@ def check(config: Config) -> None:
         _check_latents(config)
         _check_members(config)
         _check_split(config)
-    for key, changes, changed in (
-        ("bootstrap", config.bootstrap, bootstrap_config),
-        ("iterate.later", config.iterate.later, later_config),
-    ):
-        if changes:
-            try:
-                check(changed(config))
-            except ConfigError as error:
-                raise ConfigError(f"with the values of {key}.*: {error}") from None
+    if config.bootstrap:
+        _check_changed("bootstrap.*", partial(bootstrap_config, config))
+    _check_schedule(config)
+
+
+def _check_changed(where: str, changed: Callable[[], Config]) -> None:
+    """Check the configuration that other values give."""
+    try:
+        check(changed())
+    except ConfigError as error:
+        raise ConfigError(f"with the values of {where}: {error}") from None
+
+
+def _check_schedule(config: Config) -> None:
+    """The changes of later rounds: the round of each, and the configurations they give."""
+    numbers: list[Any] = [change.get("round") for change in config.iterate.schedule]
+    for number in numbers:
+        if not isinstance(number, int) or number not in LIMITS["iterate.rounds"]:
+            raise ConfigError(
+                f"iterate.schedule: round={number}: give each entry the round that it begins with,"
+                " as in [{round: 2, rnn: {epochs: 5}}]"
+            )
+    if numbers != sorted(set(numbers)):
+        raise ConfigError(f"iterate.schedule: its rounds are {numbers}: give them in rising order")
+    for number in numbers:
+        where = f"iterate.schedule from round {number} on"
+        _check_changed(where, partial(round_config, config, number))
 
 
 def run_folder(config: Config, key: str, name: str) -> Path:
@@ -180,11 +199,13 @@ def _check_search(config: ControllerConfig) -> None:
             ("starts", config.starts.name, "first"),
             ("sampled_termination", config.sampled_termination, False),
             ("observer", config.observer, False),
+            ("value_horizon", config.value_horizon, None),
         ):
             if value != none:
+                instead = "null" if none is None else str(none).lower()
                 raise ConfigError(
-                    f"controller.{key}={value}: is of the learned model; give"
-                    f" {str(none).lower()}, or controller.world=dream"
+                    f"controller.{key}={value}: is of the learned model; give {instead}, or"
+                    " controller.world=dream"
                 )
     if config.failure_starts and config.starts is StartChoice.first:
         raise ConfigError(
@@ -267,9 +288,11 @@ def _check_members(config: Config) -> None:
             "controller.observer=true: needs another member, which predicts; give rnn.members=2 or"
             " more, or controller.observer=false"
         )
+    if config.controller.value_horizon is not None:
+        return
     if pessimism and (rnn.members - observer == 1 or rnn.reward_weight == 0):
         raise ConfigError(
-            f"controller.pessimism={pessimism}: needs rewards of several members; give"
-            f" rnn.members={2 + observer} or more with rnn.reward_weight above 0, or"
-            " controller.pessimism=0"
+            f"controller.pessimism={pessimism}: needs rewards of several members, or value"
+            f" functions; give rnn.members={2 + observer} or more with rnn.reward_weight above 0,"
+            " or controller.value_horizon, or controller.pessimism=0"
         )

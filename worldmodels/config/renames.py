@@ -21,6 +21,8 @@ RENAMED = {
     "recipe": "experiment",
     "rnn.restart": "rnn.is_first",
     "rnn.death_weight": "rnn.termination_pos_weight",
+    "iterate.later": "iterate.schedule",
+    "iterate.encoder_rounds": "iterate.schedule",
 }
 """Old key -> present key. An old section or group stands for all keys below it."""
 

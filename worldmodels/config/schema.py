@@ -109,7 +109,6 @@ def register() -> None:
         node.vae.options,
         node.rnn.options,
         node.logger.options,
-        node.iterate.later,
     ):
         OmegaConf.set_struct(mapping, False)
     ConfigStore.instance().store(name="schema", node=node)
@@ -129,14 +128,24 @@ def bootstrap_config(config: Config) -> Config:
     return shorter
 
 
-def later_config(config: Config) -> Config:
-    """The configuration of the rounds after the first: their data is the controller's."""
-    later = changed(config, config.iterate.later)
-    later.bootstrap, later.iterate.later = {}, {}
-    later.rollouts.policy = ActionSource.controller
-    if "noise" not in config.iterate.later.get("rollouts", {}):
-        later.rollouts.noise = config.iterate.noise
-    return later
+def round_config(config: Config, number: int) -> Config:
+    """The configuration of a round of ``stage=iterate``; raises OmegaConf's errors, naming the key.
+
+    Args:
+        config: of all rounds.
+        number: of the round, from 1. In later ones the controller collects.
+    """
+    own, changes = config, [c for c in config.iterate.schedule if c["round"] <= number]
+    for change in changes:
+        own = changed(own, {key: values for key, values in change.items() if key != "round"})
+    if own is config:
+        own = changed(config, {})
+    own.iterate.schedule = []
+    if number > 1:
+        own.bootstrap, own.rollouts.policy = {}, ActionSource.controller
+        if not any("noise" in change.get("rollouts", {}) for change in changes):
+            own.rollouts.noise = config.iterate.noise
+    return own
 
 
 def parts(config: Config) -> Iterator[Config]:

@@ -266,7 +266,7 @@ class ControllerConfig:
     next latent and the termination: in each step, or once for each episode."""
     pessimism: float = number(0.0, 0, 1000)
     """Standard deviations of the members' predicted rewards that are subtracted from their mean, in
-    the learned model."""
+    the learned model; likewise of the value functions (controller.value_horizon)."""
     observer: bool = False
     """The first member of an ensemble, whose state is a feature, predicts nothing in the learned
     model, and the others do: as in the environment, the controller then does not see the state
@@ -280,6 +280,10 @@ class ControllerConfig:
     failure_starts: float = number(0.0, 0, 1)
     """With controller.starts=recorded, the share of the moments, first frames aside, that are 20 to
     100 steps before a failure of a recorded episode."""
+    value_horizon: int | None = number(None, 1, 100_000, unit="steps")
+    """Value functions learn the return of so many steps from recorded episodes; an episode in the
+    learned model that is truncated after controller.max_steps earns their value of what follows.
+    null: it earns no more."""
     dream_num_envs: int | None = number(None, 1, 16_384)
     """Episodes in one batch in the learned model; null: 64 to 256 on a CPU, all on a GPU."""
     overlap: bool = False
@@ -317,12 +321,10 @@ class IterateConfig:
     """Number of rounds."""
     noise: float = number(0.1, 0, 1000)
     """The value of rollouts.noise in the rounds after the first."""
-    later: dict[str, Any] = field(default_factory=dict)
-    """Keys of the rounds after the first that differ, as nested mappings. Their data is collected
-    with rollouts.policy=controller."""
-    encoder_rounds: int | None = number(None, 1, 1000)
-    """Rounds that train the encoder; later ones keep its weights and the latents of episodes that
-    are encoded already. null: all of them."""
+    schedule: list[dict[str, Any]] = field(default_factory=list)
+    """Keys that change, as nested mappings, each from a round on: with {round: 3, vae: {epochs: 0}}
+    all rounds from the third on keep the encoder of the second, and the latents of episodes that
+    are encoded already. After the first round data is collected with rollouts.policy=controller."""
     patience: int | None = number(None, 1, 1000)
     """Rounds in a row with a calibrated dynamics model and newest episodes whose mean return is no
     higher than in a round before, after which no further round begins; null: all rounds run."""

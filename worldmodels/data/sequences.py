@@ -110,7 +110,7 @@ class SequenceBatches:
         self._latents, self._indices = latents, np.asarray(indices)
         self._lengths, self._ended = latents.lengths, np.zeros(len(latents.lengths), bool)
         if failure_end is not None:
-            self._lengths, self._ended = _ends(latents, failure_end)
+            self._lengths, self._ended = episode_ends(latents, failure_end)
         self._rows = min(batch_size, len(self._indices))
         self.length = length or int(self._lengths[self._indices].max())
         self._seed, self._shuffle = seed, shuffle
@@ -212,8 +212,13 @@ class SequenceBatches:
         batch.starts[row] = begins
 
 
-def _ends(latents: LatentSet, failure_end: FailureEnd) -> tuple[np.ndarray, np.ndarray]:
-    """The steps of each episode until its end, and whether a failure ends it."""
+def episode_ends(latents: LatentSet, failure_end: FailureEnd) -> tuple[np.ndarray, np.ndarray]:
+    """Where episodes end for a model that learns `failure_end`.
+
+    Returns:
+        the steps of each episode until its end, (episodes,) int64, and whether a stall ends it,
+        (episodes,) bool.
+    """
     lengths, ended = latents.lengths.copy(), np.zeros(len(latents.lengths), bool)
     for number, (rewards, terminated) in enumerate(latents.outcomes()):
         failed = failures(rewards, bool(terminated[-1]), failure_end.stall_steps)

@@ -7,22 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 
 from worldmodels import seeds
 from worldmodels.agents.folder import Agent, AgentConfig, read_agent, write_agent
 from worldmodels.agents.model_files import load_encoder, load_first_latents, load_members
-from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
 from worldmodels.config.choices import (
     HiddenChoice,
     LatentChoice,
     MemberSampling,
-    StartChoice,
     WorldKind,
 )
 from worldmodels.config.sections import ControllerConfig
 from worldmodels.data.latents import LatentSet
-from worldmodels.data.starts import draw_starts
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 from worldmodels.evolution.evolve import evolve
@@ -41,17 +37,15 @@ from worldmodels.runs.integrity import fingerprint_arrays
 from worldmodels.runs.manifests import MANIFEST
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
+from worldmodels.stages.agent_parts import starts_of, subspace_of, value_of
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import STATE_FEATURES, Models, agent_of, check_features
-from worldmodels.training.moments import feature_moments
 from worldmodels.worlds.members import SamplingRule, check_rule
 from worldmodels.worlds.specs import DreamWorldSpec, WorldSpec
 
 MIN_DREAM_ENVS, MAX_DREAM_ENVS = 64, 256
 """Least and largest number of episodes in one batch in the learned model on a CPU: with fewer the
 memory bandwidth of the model's weights limits, with more the batch does not fit in the cache."""
-START_COUNT = 1024
-"""Moments at which episodes in the learned model begin, at most."""
 GPU_DREAM_ENVS = 8192
 """On a GPU: large enough for all episodes of a generation in one batch."""
 
@@ -80,9 +74,10 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     check_features(dynamics, config.features)
     if config.world is WorldKind.dream:
         _check_latents(dynamics, joined.features)
-        check_rule("controller.", _sampling_rule(config), members)
+        valued = config.value_horizon is not None
+        check_rule("controller.", _sampling_rule(config), members, valued)
     agent = folder.path / "agent"
-    subspace = _subspace(context, agent, models, dynamics, joined)
+    subspace = subspace_of(context, agent, models, dynamics, joined)
     search = Search(
         subspace.size,
         config.population,
@@ -93,8 +88,9 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     )
     best = _recorded_best(context, models, dynamics)
     options = _options(context, folder.record["made_by"], best)
-    starts = _starts(context, agent, models, dynamics)
-    world = _world_spec(context, models, joined.features, starts)
+    starts = starts_of(context, agent, models, dynamics)
+    value = value_of(context, agent, models, dynamics, joined.features)
+    world = _world_spec(context, models, joined.features, starts, value)
     workers = partial(context.runtime.pool, world)
     (seed,) = seeds.draw(seeds.Purpose.SELECTION, context.config.seed, count=1)
     draw = agent_snapshot(world.build, encoder, joined.controller, seed, config.max_steps)
@@ -162,7 +158,8 @@ def _recorded_best(context: Context, models: Models, dynamics: DynamicsModel) ->
         return None
     if models.latents is not None:
         latents = LatentSet(models.latents)
-        return largest_return(latents, config.max_steps, dynamics.predicts_reward)
+        steps = config.max_steps + (config.value_horizon or 0)
+        return largest_return(latents, steps, dynamics.predicts_reward)
     if config.exploitation_patience is not None:
         raise ConfigError(
             f"controller.exploitation_patience={config.exploitation_patience}: the agent of base="
@@ -205,86 +202,6 @@ def _check_latents(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
         )
 
 
-def _subspace(
-    context: Context, agent: Path, models: Models, dynamics: DynamicsModel, joined: AgentConfig
-) -> PCASubspace:
-    """The subspace that is searched; saved with the agent, because a resumed search needs it."""
-    path = agent / "pca_subspace.safetensors"
-    components = context.config.controller.pca_components
-    spec, features = joined.controller, joined.features.size(dynamics.latent_size, dynamics)
-    if components is None:
-        return PCASubspace(np.zeros(features), np.eye(features), spec)
-    if not path.exists():
-        kept = context.inputs.previous_subspace()
-        if kept is not None:
-            found = _subspace_of_agent(kept, features, components, spec)
-        elif models.latents is None:
-            found = _subspace_of_agent(models.subspace, features, components, spec)
-        else:
-            with threadpool_limits(1):  # rounding must not depend on the number of cores
-                moments = feature_moments(LatentSet(models.latents), dynamics, joined.features)
-                found = PCASubspace.of(*moments, components, spec)
-        found.save(path)
-    return PCASubspace.load(path, spec)
-
-
-def _subspace_of_agent(
-    path: Path | None, features: int, components: int, spec: ControllerSpec
-) -> PCASubspace:
-    """The leading components of the subspace in which an agent's controller was found.
-
-    Raises:
-        ConfigError: there is none, or it has fewer components or another number of features.
-    """
-    remedy = (
-        "choose controller.pca_components=null, or train encoder and dynamics model in this run"
-    )
-    if path is None or not path.exists():
-        raise ConfigError(f"controller.pca_components={components}: {path} is missing; {remedy}")
-    subspace = PCASubspace.load(path, spec)
-    if len(subspace.axes) != features:
-        raise ConfigError(
-            f"controller.pca_components: {path} is for {len(subspace.axes)} features, this"
-            f" controller has {features}; {remedy}"
-        )
-    if subspace.axes.shape[1] < min(components, features):
-        raise ConfigError(
-            f"controller.pca_components={components}: {path} has {subspace.axes.shape[1]}"
-            f" components; choose as many or fewer, or {remedy.removeprefix('choose ')}"
-        )
-    return subspace.leading(components)
-
-
-def _starts(context: Context, agent: Path, models: Models, dynamics: DynamicsModel) -> Path | None:
-    """The file of the moments at which episodes begin, saved with the agent; None without it.
-
-    Half of the moments are of the newest episodes, which the present controller collected.
-
-    Raises:
-        ConfigError: the dynamics model is an agent's that has no such file.
-    """
-    path = agent / STARTS
-    if context.config.controller.starts is StartChoice.first:
-        return None
-    if not path.exists():
-        if models.latents is not None:
-            episodes = context.inputs.episodes()
-            latents, stall_steps = LatentSet(models.latents), context.config.rollouts.stall_steps
-            groups = [context.inputs.newest(episodes), np.arange(episodes.num_episodes)]
-            seed, share = context.config.seed, context.config.controller.failure_starts
-            starts = draw_starts(latents, groups, START_COUNT, seed, stall_steps, share)
-            save_starts(path, starts)
-        elif models.starts is not None:
-            sizes = dynamics.latent_size, dynamics.action_size
-            save_starts(path, load_starts(models.starts, *sizes))
-        else:
-            raise ConfigError(
-                "controller.starts=recorded: the agent of base= has no starts.safetensors; choose"
-                " controller.starts=first, or train encoder and dynamics model in this run"
-            )
-    return path
-
-
 def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None:
     """Coordinates of the controller of the round before, where the search starts; or None."""
     if not context.earlier:
@@ -307,16 +224,24 @@ def batch_sizes(context: Context) -> tuple[int, int]:
 
 
 def _world_spec(
-    context: Context, models: Models, features: FeatureSpec, starts: Path | None
+    context: Context,
+    models: Models,
+    features: FeatureSpec,
+    starts: Path | None,
+    value: Path | None,
 ) -> WorldSpec:
     """How workers build the world that controllers are evolved in."""
     if context.config.controller.world is WorldKind.real:
         return context.runtime.real(None, models.encoder, models.dynamics, features)
-    return dream_spec(context, models.dynamics, features, starts)
+    return dream_spec(context, models.dynamics, features, starts, value)
 
 
 def dream_spec(
-    context: Context, dynamics: Path, features: FeatureSpec, starts: Path | None
+    context: Context,
+    dynamics: Path,
+    features: FeatureSpec,
+    starts: Path | None,
+    value: Path | None = None,
 ) -> DreamWorldSpec:
     """How workers build the learned model of the file `dynamics`, as the configuration uses it.
 
@@ -325,10 +250,13 @@ def dream_spec(
         dynamics: file of the dynamics model.
         features: of the controller.
         starts: file of the moments at which episodes begin; None for first latents.
+        value: file of value functions; None without.
     """
     config = context.config.controller
     rule = _sampling_rule(config)
-    return context.runtime.dream(dynamics, features, config.temperature, rule, starts)
+    return context.runtime.dream(
+        dynamics, features, config.temperature, rule, starts, value, config.max_steps
+    )
 
 
 def _sampling_rule(config: ControllerConfig) -> SamplingRule:

@@ -70,9 +70,11 @@ def _dream_settings(context: Context) -> _DreamSettings | None:
     config = manifest["config"]
     # An older version had one member, and neither key.
     each_step = config.get("controller.member_sampling") != MemberSampling.episode.name
+    # With value functions the episodes of the search are parts of those that are scored here.
+    parts = config.get("controller.value_horizon") is not None
     return _DreamSettings(
         config["controller.temperature"],
-        config["controller.max_steps"],
+        context.config.env.max_steps if parts else config["controller.max_steps"],
         SamplingRule(
             each_step,
             config.get("controller.pessimism", 0.0),

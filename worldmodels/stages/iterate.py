@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from worldmodels.config.schema import changed, later_config
+from worldmodels.config.schema import changed, round_config
 from worldmodels.files.atomic import write_json
 from worldmodels.reporting.records import read_scores
 from worldmodels.reporting.rounds import round_in_words, round_record, settled
@@ -33,14 +33,10 @@ def run(context: Context) -> None:
     scores: list[Score] = []
     config = context.config
     for number in range(1, config.iterate.rounds + 1):
-        bootstrapping = not earlier and context.published is None
-        rounds = changed(config, config.bootstrap if bootstrapping else {})
+        rounds = round_config(config, number)
+        if not earlier and context.published is None:
+            rounds = changed(rounds, rounds.bootstrap)
         rounds.bootstrap = {}
-        if earlier:
-            rounds = later_config(config)
-            kept = config.iterate.encoder_rounds
-            if kept is not None and number > kept:
-                rounds.vae = replace(rounds.vae, epochs=0)
         base = None if earlier else context.run.base
         root = context.run.root / f"round-{number}"
         this = Run(root, base, context.run.name, made_by="iterate")

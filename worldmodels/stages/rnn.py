@@ -19,7 +19,7 @@ from worldmodels.config.choices import LatentChoice
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.data.sequences import FailureEnd, FailureShare, balanced
+from worldmodels.data.sequences import FailureShare, balanced
 from worldmodels.errors import DataError
 from worldmodels.files.atomic import write_json
 from worldmodels.models.dynamics import DynamicsModel
@@ -39,7 +39,7 @@ from worldmodels.runs.tracking import Draw, say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import check_frames, check_rewards
 from worldmodels.stages.runtime import Runtime
-from worldmodels.stages.training import call, fit_options
+from worldmodels.stages.training import call, failure_end, fit_options
 from worldmodels.training.copy_baseline import copy_baseline_nll
 from worldmodels.training.dynamics import DynamicsTask
 from worldmodels.training.encode import encode_episodes
@@ -220,9 +220,6 @@ def _task(
     if rnn.failure_share is not None:
         steps = FAILURE_STEPS if rnn.failure_steps is None else rnn.failure_steps
         failures = FailureShare(rnn.failure_share, steps, config.rollouts.stall_steps)
-    failure_end = None
-    if rnn.failure_termination is not None and config.rollouts.stall_steps is not None:
-        failure_end = FailureEnd(rnn.failure_termination, config.rollouts.stall_steps)
     return DynamicsTask(
         model,
         latents,
@@ -232,7 +229,7 @@ def _task(
         seeds.of_member(config.seed, member),
         fabric,
         failures,
-        failure_end,
+        failure_end(config),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the stages ``vae`` and ``rnn`` share: options of `fit`, calls of other processes."""
+"""What stages that train share: options of `fit`, calls of other processes, ends of episodes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from worldmodels.config.schema import Config, plain
 from worldmodels.config.sections import RNNConfig, VAEConfig
+from worldmodels.data.sequences import FailureEnd
 from worldmodels.training.fit import FitOptions
 
 
@@ -51,3 +52,9 @@ def call(stage: str, config: Config, folder: Path, made_by: str) -> dict[str, An
         "folder": str(folder.resolve()),
         "made_by": made_by,
     }
+
+
+def failure_end(config: Config) -> FailureEnd | None:
+    """Where episodes that stall end for the models; None: a stall is no end."""
+    delay, stall_steps = config.rnn.failure_termination, config.rollouts.stall_steps
+    return None if delay is None or stall_steps is None else FailureEnd(delay, stall_steps)

@@ -34,7 +34,7 @@ class SamplingRule:
     Args:
         each_step: a member is drawn in each step, else for each episode.
         pessimism: standard deviations (of the population of members) of the predicted rewards that
-            are subtracted from their mean.
+            are subtracted from their mean; likewise of value functions.
         sampled_termination: an episode terminates with the predicted probability, else where that
             is above one half.
         observer: the first member, whose state is in the features, does not predict, so that a
@@ -47,13 +47,16 @@ class SamplingRule:
     observer: bool = False
 
 
-def check_rule(prefix: str, rule: SamplingRule, members: Sequence[DynamicsModel]) -> None:
+def check_rule(
+    prefix: str, rule: SamplingRule, members: Sequence[DynamicsModel], values: bool = False
+) -> None:
     """Raise `ConfigError` for an observer or a pessimism that these members make no use of.
 
     Args:
         prefix: of the names of the keys.
         rule: that is given.
         members: of the dynamics model.
+        values: there are value functions, of which a pessimism makes use.
     """
     if rule.observer and len(members) == 1:
         raise ConfigError(
@@ -61,7 +64,7 @@ def check_rule(prefix: str, rule: SamplingRule, members: Sequence[DynamicsModel]
             " give false, or train a model with rnn.members=2 or more"
         )
     pessimism, key = rule.pessimism, f"{prefix}pessimism"
-    if not pessimism:
+    if values or not pessimism:
         return
     if len(members) - rule.observer == 1:
         which = "one member that predicts" if rule.observer else "one member"
