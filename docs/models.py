@@ -1,5 +1,5 @@
 """The tables of models, from what ``benchmarks/encoders.py``, ``dynamics.py``, ``probe.py``,
-``calibration.py`` and ``vision.py`` wrote."""
+``calibration.py``, ``vision.py`` and ``generalisation.py`` wrote."""
 
 from __future__ import annotations
 
@@ -100,4 +100,20 @@ def vision(record: dict[str, Any]) -> str:
             for row in figure["sizes"]
         ]
         rows.append([figure["name"], f"{figure['frames']:,}", *cells])
+    return tables.markdown_table(header, rows)
+
+
+def generalisation(record: dict[str, Any]) -> str:
+    """``benchmarks/generalisation.py``: scores by condition, two columns for each agent."""
+    figures = record["figures"]
+    header = ["condition"]
+    for figure in figures:
+        header += [f"`{figure['agent']}`", "below 500"]
+    rows = []
+    for found in zip(*(figure["rows"] for figure in figures), strict=True):
+        cells = [found[0]["condition"]]
+        for row in found:
+            low, high = row["interval"]
+            cells += [f"{row['mean']:.0f} ({low:.0f} to {high:.0f})", f"{row['failed']:.0%}"]
+        rows.append(cells)
     return tables.markdown_table(header, rows)

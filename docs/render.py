@@ -6,6 +6,7 @@
                                                 # takecover_engines.json, dynamics.json,
                                                 # encoders.json,
                                                 # probe.json, calibration.json, vision.json,
+                                                # generalisation.json,
                                                 # study-carracing.json, rounds/rounds.json,
                                                 # plan-quick.json, ...
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;
@@ -198,6 +199,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "probe": (models.probe, "probe"),
     "calibration": (models.calibration, "calibration"),
     "vision": (models.vision, "vision"),
+    "generalisation": (models.generalisation, "generalisation"),
 }
 """Who writes a region, from which result."""
 

@@ -36,6 +36,8 @@ def env_spec(env: EnvConfig, engine: Engine | None = None) -> EnvSpec:
         crop_rows=env.crop_rows,
         size=env.size,
         action_bins=None if env.action_bins is None else tuple(env.action_bins),
+        frame_skip=env.frame_skip,
+        sticky_actions=env.sticky_actions,
         kwargs=dict(env.kwargs),
     )
     return replace(spec, engine=resolve_engine(spec))

@@ -63,8 +63,15 @@ class EnvConfig:
     action_bins: list[int] | None = number(None, -1_000_000, 1_000_000)
     """Three discrete actions: those of the lower, middle and upper third of one continuous action;
     null leaves the action space as it is."""
+    frame_skip: int = number(1, 1, 100, unit="steps")
+    """Steps of the simulator for each step of an episode, with the same action; their rewards are
+    added up."""
+    sticky_actions: float = number(0.0, 0, 1)
+    """Probability that a step of the simulator repeats the action of the step before in place of
+    the one that is given. 0.25 is usual for Atari games."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of gymnasium.make."""
+    """Further arguments of gymnasium.make: {domain_randomize: true} draws new colours for each
+    episode of CarRacing."""
 
 
 @dataclass

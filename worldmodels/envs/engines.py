@@ -18,6 +18,7 @@ from worldmodels.envs.carracing.vector import CarRacingVectorEnv, warm_up
 from worldmodels.envs.envpool_engine import EnvPoolVectorEnv, envpool_has
 from worldmodels.envs.gymnasium_engine import GymnasiumVectorEnv
 from worldmodels.envs.observation import PixelObservation
+from worldmodels.envs.repeat import RepeatedActions
 from worldmodels.errors import ConfigError, install
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class EnvSpec:
         crop_rows: rows of the picture to keep from the top; None keeps all.
         size: side of the square frames in pixels.
         action_bins: the discrete actions of the thirds of one number.
+        frame_skip: steps of the simulator for each step; `max_steps` counts the latter.
+        sticky_actions: probability that a step of the simulator repeats the action before.
         kwargs: further arguments of the engine's own `make`.
 
     Raises:
@@ -53,6 +56,8 @@ class EnvSpec:
     crop_rows: int | None = 84
     size: int = 64
     action_bins: tuple[int, ...] | None = None
+    frame_skip: int = 1
+    sticky_actions: float = 0.0
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,6 +121,11 @@ def check_restorable(key: str, spec: EnvSpec) -> None:
     """Raise `ConfigError`, naming `key`, for environments that cannot be set back to a state, or
     whose actions are not steering, gas and brake."""
     native = resolve_engine(spec) == "native" and (spec.crop_rows, spec.size) == _NATIVE_FRAME
+    if spec.frame_skip > 1 or spec.sticky_actions:
+        raise ConfigError(
+            f"{key}: environments that repeat actions cannot be set back to an earlier state;"
+            " choose env.frame_skip=1 and env.sticky_actions=0, or null"
+        )
     if not native or not spec.kwargs.get("continuous", True):
         raise ConfigError(
             f"{key}: {spec.id} cannot be set back to an earlier state on this engine; choose"
@@ -172,19 +182,34 @@ def make_vector_env(
         if number < 1:
             raise ConfigError(f"{name}={number}: choose 1 or more")
     chosen = resolve_engine(spec)
+    env: VectorEnv[Any, Any, Any]
     if chosen == "native" and (spec.crop_rows, spec.size) == _NATIVE_FRAME:
-        return _native_vector_env(spec, num_envs, processes, spec.size, simulation_device(device))
+        env = _native_vector_env(spec, num_envs, processes, spec.size, simulation_device(device))
+        return _repeating(spec, env)
     if chosen == "native":
-        env: VectorEnv[Any, Any, Any] = _native_vector_env(spec, num_envs, processes, 96, "cpu")
+        env = _native_vector_env(spec, num_envs, processes, 96, "cpu")
     else:
         engine = EnvPoolVectorEnv if chosen == "envpool" else GymnasiumVectorEnv
-        env = engine(spec.id, num_envs, processes, spec.max_steps, spec.kwargs)
+        env = engine(spec.id, num_envs, processes, _simulated_steps(spec), spec.kwargs)
+    env = _repeating(spec, env)
     try:
         framed = PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
         return wrap_actions(spec.id, framed, spec.action_bins)
     except ConfigError:
         env.close()
         raise
+
+
+def _repeating(spec: EnvSpec, env: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
+    """Environments that repeat actions as `spec` says."""
+    if spec.frame_skip == 1 and not spec.sticky_actions:
+        return env
+    return RepeatedActions(env, spec.sticky_actions, spec.frame_skip)
+
+
+def _simulated_steps(spec: EnvSpec) -> int:
+    """The time limit in steps of the simulator."""
+    return spec.max_steps * spec.frame_skip
 
 
 def simulation_device(device: str) -> str:
@@ -214,7 +239,7 @@ def _native_vector_env(
     try:
         return CarRacingVectorEnv(
             num_envs,
-            max_episode_steps=spec.max_steps,
+            max_episode_steps=_simulated_steps(spec),
             size=size,
             autoreset_mode=AutoresetMode.DISABLED,
             threads=threads,

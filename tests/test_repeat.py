@@ -1,0 +1,118 @@
+"""Environments that repeat actions: sticky actions and frame skips."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import error_line, run
+
+import worldmodels
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.envs.action_spec import BoxActions, actions_of
+from worldmodels.envs.engines import EnvSpec, make_vector_env
+from worldmodels.errors import WorldModelsError
+
+SEEDS, STEPS = [3, 2**30, 17], 40
+
+
+def given() -> np.ndarray:
+    """Actions (STEPS, N, 3) that turn the car."""
+    low, high = np.array([-1, 0, 0]), np.array([1, 1, 0.3])
+    return np.random.default_rng(0).uniform(low, high, (STEPS, len(SEEDS), 3)).astype(np.float32)
+
+
+def played(spec: EnvSpec, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Frames (steps, N, ...) after the actions (steps, N, ...), and rewards (steps, N)."""
+    frames, rewards = [], []
+    with closing(make_vector_env(spec, actions.shape[1])) as env:
+        env.reset(seed=SEEDS[: actions.shape[1]])  # type: ignore[arg-type]  # gymnasium's stub
+        for action in actions:
+            frame, reward, *_ = env.step(action)
+            frames.append(np.array(frame))
+            rewards.append(np.array(reward))
+    return np.stack(frames), np.stack(rewards)
+
+
+def executed(actions: np.ndarray, probability: float, skip: int) -> np.ndarray:
+    """The actions of each step of the simulator, from the definition."""
+    taken = np.repeat(actions, skip, axis=0)
+    for index, seed in enumerate(SEEDS):
+        drawn = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(2,)))
+        for step, uniform in enumerate(drawn.random(len(taken))):
+            if step and uniform < probability:
+                taken[step, index] = taken[step - 1, index]
+    return taken
+
+
+@pytest.mark.parametrize(("probability", "skip"), [(0.25, 1), (1.0, 1), (0.0, 3), (0.5, 2)])
+@pytest.mark.parametrize("engine", ["native", "gymnasium"])
+def test_an_episode_is_that_of_the_actions_that_are_repeated(
+    engine: str, probability: float, skip: int
+) -> None:
+    steps = STEPS if engine == "native" else 10
+    actions = given()[:steps]
+    repeating = EnvSpec(engine=engine, frame_skip=skip, sticky_actions=probability)
+    frames, rewards = played(repeating, actions)
+    taken = executed(actions, probability, skip)
+    assert probability in (0, 1) or (taken != np.repeat(actions, skip, axis=0)).any()
+    wanted, each = played(EnvSpec(engine=engine), taken)
+    np.testing.assert_array_equal(frames, wanted[skip - 1 :: skip])
+    np.testing.assert_allclose(rewards, each.reshape(steps, skip, -1).sum(axis=1), atol=1e-12)
+    alone, _ = played(repeating, actions[:, :1])  # whatever runs beside it
+    np.testing.assert_array_equal(alone[:, 0], frames[:, 0])
+
+
+def test_an_episode_ends_after_its_steps_and_may_end_within_one() -> None:
+    with closing(make_vector_env(EnvSpec(max_steps=5, frame_skip=3), 1)) as env:
+        env.reset(seed=[1])  # type: ignore[arg-type]  # gymnasium's stub
+        ends = [bool(env.step(np.array([[0, 0.1, 0]], np.float32))[3][0]) for _ in range(5)]
+        assert ends == [False] * 4 + [True]
+        assert isinstance(actions_of(env), BoxActions)
+    # A step that leaves the playfield earns -100 once.
+    lost = EnvSpec(frame_skip=4)
+    actions = np.tile(np.array([0, 0.7, 0], np.float32), (120, 1, 1))
+    _, rewards = played(lost, actions)
+    assert rewards.min() < -99
+    assert (rewards < -50).sum() == 1
+    assert not rewards[np.flatnonzero(rewards < -50)[0] + 1 :].any()
+
+
+def test_some_environments_begin_anew_alone() -> None:
+    actions = given()
+    spec = EnvSpec(sticky_actions=0.5)
+    wanted, _ = played(spec, actions)
+    with closing(make_vector_env(spec, 3)) as env:
+        env.reset(seed=SEEDS)  # type: ignore[arg-type]  # gymnasium's stub
+        for action in actions[:7]:
+            env.step(action)
+        mask: dict[str, Any] = {"reset_mask": np.array([False, True, False])}
+        env.reset(seed=SEEDS, options=mask)  # type: ignore[arg-type]  # gymnasium's stub
+        for step in range(12):
+            mixed = np.stack([actions[7 + step, 0], actions[step, 1], actions[7 + step, 2]])
+            frames = env.step(mixed)[0]
+            np.testing.assert_array_equal(frames[1], wanted[step, 1])
+            np.testing.assert_array_equal(frames[[0, 2]], wanted[7 + step, [0, 2]])
+        with pytest.raises(WorldModelsError, match="2 seeds for 3 environments"):
+            env.reset(seed=[1, 2])  # type: ignore[arg-type]  # gymnasium's stub
+
+
+def test_a_run_and_an_evaluation_repeat_actions(tmp_path: Path) -> None:
+    words = ("stage=rollouts", "preset=smoke", "env.frame_skip=2", "rollouts.episodes=2")
+    done = run(tmp_path, *words, "env.sticky_actions=0.25", "rollouts.max_steps=12")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert EpisodeSet.open([tmp_path / "smoke/rollouts"]).lengths.tolist() == [12, 12]
+    plain, twice = (
+        worldmodels.evaluate(
+            "pretrained/carracing", 1, engine="native", frame_skip=skip, max_steps=60
+        )
+        for skip in (1, 2)
+    )
+    assert plain.lengths == twice.lengths == 60
+    assert twice.mean > plain.mean + 5  # twice as far
+    branching = (*words, "run=b", "rollouts.policy=controller", "rollouts.noise=0.1")
+    said = error_line(
+        run(tmp_path, *branching, "rollouts.branches=1", "model=pretrained/carracing")
+    )
+    assert "environments that repeat actions cannot be set back to an earlier state" in said

@@ -1,0 +1,74 @@
+"""Actions that an environment repeats: sticky actions and frame skips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv, VectorWrapper
+
+from worldmodels.envs.vector import VectorStep, check_seeds
+
+_STREAM = 2
+"""Spawn key that keeps an episode's repetitions independent of the environment's own generator,
+which is seeded with the same number."""
+
+
+class RepeatedActions(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Takes several steps of N environments, without autoreset, for each action.
+
+    Each of these steps repeats, with some probability, the action of the step before it in place of
+    the one that is given (sticky actions: Machado et al. 2018, "Revisiting the Arcade Learning
+    Environment"); the first step of an episode does not. What is repeated in an episode depends on
+    its seed alone.
+
+    Args:
+        env: the environments; those that have ended stay as they are until the next reset.
+        sticky: the probability.
+        skip: steps of the environment for each action; their rewards are added up. An episode may
+            end in any of them.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], sticky: float, skip: int) -> None:
+        super().__init__(env)
+        self._sticky, self._skip = sticky, skip
+        self._generators = [np.random.default_rng() for _ in range(env.num_envs)]
+        self._begun = np.zeros(env.num_envs, bool)  # (N,) the episode has had an action
+        self._last: np.ndarray | None = None  # actions of the last step, shaped as those given
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin episodes; see `worldmodels.envs.engines.make_vector_env`."""
+        seeds = check_seeds(seed, self.num_envs)  # type: ignore[arg-type]  # none of them is None
+        chosen = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
+        for index in np.flatnonzero(chosen):
+            sequence = np.random.SeedSequence(seeds[index], spawn_key=(_STREAM,))
+            self._generators[index] = np.random.default_rng(sequence)
+        self._begun &= ~chosen
+        return self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]  # gymnasium's stub
+
+    def step(self, actions: Any) -> VectorStep:
+        """Take the steps of one action (N, ...) for each environment."""
+        given, rewards = np.asarray(actions), np.zeros(self.num_envs)
+        for _ in range(self._skip):
+            frames, reward, *ends = self.env.step(self._taken(given))
+            rewards += reward
+        return (frames, rewards, *ends)
+
+    def _taken(self, given: np.ndarray) -> np.ndarray:
+        """The actions of the next step."""
+        if not self._sticky:
+            return given
+        drawn = np.array([generator.random() for generator in self._generators])  # (N,)
+        repeated = (drawn < self._sticky) & self._begun
+        if self._last is None:
+            self._last = given
+        repeated = repeated.reshape(-1, *[1] * (given.ndim - 1))
+        self._last = np.where(repeated, self._last, given)
+        self._begun[:] = True
+        return self._last
