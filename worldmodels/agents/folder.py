@@ -4,8 +4,8 @@ The folder is self-contained: ``agent.json``, ``vae.safetensors``, ``rnn.safeten
 ``controller.safetensors``; if the search ran in principal components of the features,
 ``pca_subspace.safetensors``; if its episodes began at moments of recorded ones,
 ``starts.safetensors``; and if value functions were part of their returns, ``value.safetensors``.
-Every controller stage leaves one; ``evaluate`` takes any, and so does the
-search for another controller on its models.
+Every controller stage leaves one; ``evaluate`` takes any, and so does the search for another
+controller on its models.
 
 An agent may come from an untrusted source: sizes are checked before a network of them is made,
 shapes and types before numbers are read, and numbers have to be finite. ``agent.json`` has the

@@ -182,9 +182,13 @@ def _train_values(
         values.load_state_dict(load_values(before, features).state_dict())
     fit_values(values.to(device), rows, seed)
     tested = value_rows(latents, held_out, dynamics, spec, *rule)
-    say(
-        f"controller: value functions of {rule[0]} steps, trained on {len(rows.returns):,} frames,"
-        f" explain {explained_variance(values, tested):.0%} of the variance of returns from"
-        f" {len(tested.returns):,} held-out frames"
+    said = (
+        f"controller: value functions of {rule[0]} steps, trained on {len(rows.returns):,} frames"
     )
+    if len(tested.returns):
+        said += (
+            f", explain {explained_variance(values, tested):.0%} of the variance of returns from"
+            f" {len(tested.returns):,} held-out frames"
+        )
+    say(said)
     return values.cpu().eval()
