@@ -255,3 +255,21 @@ def test_an_old_runs_manifest_is_answered_with_the_present_name(
 )
 def test_a_mapping_takes_new_keys(word: str) -> None:
     assert composed(word).env.kwargs == {"lap_complete_percent": 0.9}
+
+
+def test_a_schedule_changes_keys_from_a_round_on() -> None:
+    entries = (
+        "{round: 2, rnn: {epochs: 6, members: 2}, controller: {sigma: 0.05}}",
+        "{round: 4, rnn: {epochs: 3}, rollouts: {noise: 0.4}}",
+    )
+    words = (f"iterate.schedule=[{', '.join(entries)}]", "iterate.noise=0.2", "rnn.epochs=9")
+    config = composed("preset=smoke", *words)
+    rounds = [schema.round_config(config, number) for number in range(1, 6)]
+    assert [own.rnn.epochs for own in rounds] == [9, 6, 6, 3, 3]
+    assert [own.rnn.members for own in rounds] == [1, 2, 2, 2, 2]
+    assert [own.controller.sigma for own in rounds] == [config.controller.sigma] + [0.05] * 4
+    assert [own.rollouts.noise for own in rounds] == [config.rollouts.noise, 0.2, 0.2, 0.4, 0.4]
+    policies = {own.rollouts.policy.name for own in rounds[1:]}
+    assert (rounds[0].rollouts.policy, policies) == (config.rollouts.policy, {"controller"})
+    assert config.rnn.epochs == 9
+    assert not any(own.iterate.schedule for own in rounds)

@@ -214,6 +214,7 @@ def test_replaced_episodes_are_those_of_their_seeds() -> None:
 def test_pessimism_without_effect_is_refused(count: int, other: dict[str, Any], said: str) -> None:
     models = members(MDNRNN, count, **other)
     check_rule("", SamplingRule(), models)
+    check_rule("", SamplingRule(pessimism=0.5), models, values=True)  # it lowers those
     with pytest.raises(ConfigError, match=rf"^pessimism=0\.5: the dynamics model .*{said}"):
         check_rule("", SamplingRule(pessimism=0.5), models)
 

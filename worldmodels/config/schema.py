@@ -135,12 +135,10 @@ def round_config(config: Config, number: int) -> Config:
         config: of all rounds.
         number: of the round, from 1. In later ones the controller collects.
     """
-    own, changes = config, [c for c in config.iterate.schedule if c["round"] <= number]
+    changes = [change for change in config.iterate.schedule if change["round"] <= number]
+    own = changed(config, {"iterate": {"schedule": []}})
     for change in changes:
         own = changed(own, {key: values for key, values in change.items() if key != "round"})
-    if own is config:
-        own = changed(config, {})
-    own.iterate.schedule = []
     if number > 1:
         own.bootstrap, own.rollouts.policy = {}, ActionSource.controller
         if not any("noise" in change.get("rollouts", {}) for change in changes):
