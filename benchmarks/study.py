@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels.files.atomic import read_json, write_json
+from worldmodels.reporting.progress import search_curve
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import say
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "docs"))
-from learning_curve import learning_curve  # in docs/
 
 SEEDS = (1, 2, 3)
 SEARCHED = ("controller.population=64", "controller.diagonal=true")
@@ -296,7 +296,7 @@ def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
         "wall_s": search["wall_s"],
         "commit": search["commit"],
         "inputs": search["inputs"],
-        "curve": learning_curve(run / "controller"),
+        "curve": search_curve(run / "controller"),
     }
 
 

@@ -35,12 +35,12 @@ import places
 import plans
 import rounds
 import tables
-from learning_curve import learning_curve
 from publish import publish
 
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.charts import Chart, draw
 from worldmodels.reporting.learning import PAPER_CURVE, Point
+from worldmodels.reporting.progress import search_curve
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS / "results"
@@ -75,7 +75,7 @@ def take_run(folder: Path) -> None:
     record = {
         "scores": read_json(folder / "evaluate" / "scores.json"),
         "stages": manifests,
-        "curve": learning_curve(folder / "controller") if "controller" in manifests else [],
+        "curve": search_curve(folder / "controller") if "controller" in manifests else [],
     }
     write_json(RESULTS / f"{folder.name}.json", record)
 

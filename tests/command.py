@@ -40,7 +40,7 @@ WARM = multiprocessing.get_context("forkserver")
 WARM.set_forkserver_preload(
     [
         f"worldmodels.stages.{stage}"
-        for stage in ("chain", "iterate", "inspect", "importing", "watch")
+        for stage in ("baseline", "chain", "iterate", "inspect", "importing", "watch")
     ]
 )
 

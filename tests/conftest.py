@@ -16,8 +16,8 @@ Once = Callable[[str, Callable[[Path], None]], Path]
 
 
 SIMULATING = {
-    *("test_agents", "test_api", "test_branches", "test_carracing", "test_carracing_vector"),
-    "test_commands",
+    *("test_agents", "test_api", "test_baselines", "test_branches"),
+    *("test_carracing", "test_carracing_vector", "test_commands"),
     *("test_cores", "test_docs", "test_envs", "test_hub", "test_integrity", "test_new_environment"),
     *("test_overwrite", "test_page", "test_portable", "test_pretrained", "test_resume"),
     *("test_plan", "test_store", "test_watch"),

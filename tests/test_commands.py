@@ -1,7 +1,6 @@
 """The program from the outside: one smoke run, looked at from all sides, and its refusals."""
 
 import csv
-import importlib
 import json
 import re
 import signal
@@ -18,6 +17,7 @@ from waiting import HANG_SECONDS, wait_for
 from worldmodels.agents.folder import read_agent
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
+from worldmodels.reporting.progress import search_curve
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 
@@ -76,11 +76,10 @@ def test_a_smoke_run_leaves_every_artifact(smoke: Path) -> None:
 
 
 def test_a_learning_curve_has_a_point_for_each_selection(
-    smoke: Path, monkeypatch: pytest.MonkeyPatch
+    smoke: Path,
 ) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "docs")
     folder = smoke / "smoke/controller"
-    (point,) = importlib.import_module("learning_curve").learning_curve(folder)
+    (point,) = search_curve(folder)
     records = [json.loads(line) for line in (folder / "generations.jsonl").open()]
     assert len(records) == 2
     assert point.steps == sum(record["steps"] for record in records)

@@ -19,6 +19,7 @@ EXTRAS = {
     "envpool": "envpool",
     "gcsfs": "gcs",
     "s3fs": "s3",
+    "stable_baselines3": "baselines",
     "grpc": "ray",
     "huggingface_hub": "hub",
     "minari": "minari",
@@ -45,7 +46,10 @@ FILMS = (Format.videos, Format.lerobot)
 """Of `stage=import`, those that may have videos."""
 WITHOUT_ENV = (IMPORT, Stage.vae, Stage.rnn, Stage.inspect, Stage.report, *EXPORTING)
 EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate, Stage.plan)
-_LOGGING = (Stage.vae, Stage.rnn, Stage.controller, Stage.bootstrap, Stage.all, Stage.iterate)
+_LOGGING = (
+    *(Stage.vae, Stage.rnn, Stage.controller, Stage.baseline),
+    *(Stage.bootstrap, Stage.all, Stage.iterate),
+)
 
 
 def check(config: Config) -> None:
@@ -136,6 +140,8 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
         if config.workers.backend is Backend.ray:
             yield "workers=ray", "ray"
             yield "workers=ray", "grpc"
+    if stage is Stage.baseline:
+        yield "stage=baseline", "stable_baselines3"
     if stage is Stage.play or (stage is Stage.export and config.format in GRAPHS):
         for module in ("onnx", "onnxscript", "onnxruntime"):
             yield f"stage={stage.name}", module

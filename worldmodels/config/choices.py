@@ -13,6 +13,7 @@ class Stage(Enum):
     vae = "vae"
     rnn = "rnn"
     controller = "controller"
+    baseline = "baseline"
     evaluate = "evaluate"
     report = "report"
     inspect = "inspect"
@@ -90,6 +91,14 @@ class Features(Enum):
     z = "z"
     zh = "zh"
     zch = "zch"
+
+
+class Algorithm(Enum):
+    """Model-free algorithms of Stable-Baselines3."""
+
+    ppo = "ppo"
+    dqn = "dqn"
+    sac = "sac"
 
 
 class LatentChoice(Enum):

@@ -27,6 +27,7 @@ from worldmodels.config.execution import (
 from worldmodels.config.keys import number
 from worldmodels.config.renames import renamed
 from worldmodels.config.sections import (
+    BaselineConfig,
     CalibrationConfig,
     ControllerConfig,
     EnvConfig,
@@ -90,6 +91,7 @@ class Config:
     rnn: RNNConfig = field(default_factory=RNNConfig)
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
     controller: ControllerConfig = field(default_factory=ControllerConfig)
+    baseline: BaselineConfig = field(default_factory=BaselineConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     iterate: IterateConfig = field(default_factory=IterateConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
@@ -108,6 +110,7 @@ def register() -> None:
         node.env.kwargs,
         node.vae.options,
         node.rnn.options,
+        node.baseline.options,
         node.logger.options,
     ):
         OmegaConf.set_struct(mapping, False)

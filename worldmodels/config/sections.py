@@ -18,6 +18,7 @@ from omegaconf import II
 from worldmodels import seeds
 from worldmodels.config.choices import (
     ActionSource,
+    Algorithm,
     Engine,
     Features,
     HiddenChoice,
@@ -304,6 +305,36 @@ class ControllerConfig:
     """Evaluations in a row whose mean return in the learned model exceeds the largest recorded one,
     after which the search stops; the agent is then the best controller before them. null: it goes
     on."""
+
+
+@dataclass
+class BaselineConfig:
+    """Model-free baseline of Stable-Baselines3, trained where the controller would be
+    (controller.world): on frames in the environment, on the controller's features in the learned
+    model."""
+
+    algorithm: Algorithm = Algorithm.ppo
+    """ppo; dqn, for discrete actions; sac, for continuous ones."""
+    total_steps: int = number(1_000_000, 1, 10**10, unit="steps")
+    """Steps of training, of all environments together."""
+    num_envs: int = number(16, 1, 4096)
+    """Environments that it trains in at a time."""
+    frame_stack: int = number(4, 1, 64)
+    """Grey frames that it observes in the environment: the newest and those before it."""
+    learning_rate: float | None = number(None, 0, _HUGE, above=True)
+    """Learning rate in the first step; null: that of Stable-Baselines3."""
+    final_learning_rate: float | None = number(None, 0, _HUGE, above=True)
+    """Learning rate in the last step, reached by linear decay; null: it stays the same."""
+    normalise_reward: bool = True
+    """Divide rewards in training by the standard deviation of the discounted returns so far."""
+    checkpoint_steps: int = number(100_000, 1, 10**9, unit="steps")
+    """Steps between checkpoints, at each of which new episodes begin and the policy is evaluated on
+    the selection seeds; the best of these policies is kept."""
+    eval_episodes: int = number(32, 1, 100_000)
+    """Episodes of that evaluation."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of the algorithm, as Stable-Baselines3 names them: {ent_coef: 0.01}; those
+    of its network are policy_kwargs, as in {policy_kwargs: {net_arch: [64]}}."""
 
 
 @dataclass

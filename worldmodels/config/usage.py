@@ -40,6 +40,7 @@ STAGES = {
     Stage.vae: "train the VAE encoder",
     Stage.rnn: "train the MDN-RNN dynamics model",
     Stage.controller: "optimise the controller",
+    Stage.baseline: "train a model-free baseline: PPO, DQN or SAC",
     Stage.evaluate: "score an agent in the real environment, and write a video",
     Stage.report: "write the report, an HTML page",
     Stage.iterate: "rounds of stage=all; each collects with the controller of the one before",

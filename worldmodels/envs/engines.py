@@ -185,7 +185,7 @@ def make_vector_env(
     env: VectorEnv[Any, Any, Any]
     if chosen == "native" and (spec.crop_rows, spec.size) == _NATIVE_FRAME:
         env = _native_vector_env(spec, num_envs, processes, spec.size, simulation_device(device))
-        return _repeating(spec, env)
+        return wrap_actions(spec.id, _repeating(spec, env), spec.action_bins)
     if chosen == "native":
         env = _native_vector_env(spec, num_envs, processes, 96, "cpu")
     else:

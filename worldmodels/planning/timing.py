@@ -221,7 +221,7 @@ class StepProbe:
 
     def _policy(self, world: World) -> Policy:
         if isinstance(self.policy, RandomActions):
-            return self.policy.policy(world, self.seeds)  # type: ignore[arg-type]  # a real one
+            return self.policy.policy(world, self.seeds)
         rng, size = np.random.default_rng(0), self.policy.size(world.feature_size)
         candidates = (0.1 * rng.standard_normal((len(self.seeds), size))).astype(np.float32)
         return PopulationPolicy(candidates, 1, world.feature_size, self.policy, world.device)

@@ -1,4 +1,4 @@
-"""Several runs side by side: their scores, and the learning curves of their searches."""
+"""Several runs side by side: their scores, and what each had cost when it reached which score."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import NamedTuple
 from worldmodels.errors import ArtifactError
 from worldmodels.reporting.dots import draw_dots
 from worldmodels.reporting.figures import Figures, Shown
-from worldmodels.reporting.learning import against_steps, draw_learning, read_search
+from worldmodels.reporting.progress import draw_progress, progress_of
 from worldmodels.reporting.records import read_record, read_scores
-from worldmodels.reporting.scores import PAPER_SCORES, SCORE_HEADER, Score, score_rows
+from worldmodels.reporting.scores import PAPER_SCORES, RANDOM, SCORE_HEADER, Score, score_rows
 
 COMPARISON_HEADER = ("run", *SCORE_HEADER[1:], "engine")
 
@@ -23,7 +23,7 @@ class Comparison(NamedTuple):
     Args:
         names: of the runs.
         rows: cells below `COMPARISON_HEADER`.
-        charts: the returns of every episode, and the learning curves.
+        charts: the returns of every episode, and the scores against steps and against hours.
     """
 
     names: list[str]
@@ -35,29 +35,30 @@ def compare_runs(runs: Mapping[str, Mapping[str, Path]], figures: Figures) -> Co
     """Compare the agents of several runs, which were evaluated in one environment.
 
     Args:
-        runs: name -> stage -> folder, with the stage ``evaluate`` of each, and ``controller`` where
-            the run has one.
+        runs: name -> stage -> folder of the finished stages, as `progress_of` takes it, with the
+            stage ``evaluate`` of each.
         figures: receives the charts.
 
     Raises:
         ArtifactError: a file is damaged.
     """
-    scores, engines, curves, envs = [], [], {}, set()
+    scores, engines, random = [], [], []
     for name, folders in runs.items():
         config = read_record(folders["evaluate"] / "manifest.json").group("config")
         engines.append(config.text("env.engine"))
         scores.append(_agent_score(folders["evaluate"] / "scores.json", name))
-        if "controller" in folders:
-            search = read_search(folders["controller"])
-            envs.add(search.env)
-            where = "" if search.env else ", in the learned model"
-            curves[f"{name}{where}"] = against_steps(search.rows, "selection/mean")
-    papers = PAPER_SCORES.get(config.text("env.id"), [])
+        random += [read_scores(folders["evaluate"] / "scores.json").get(RANDOM)]
+    env = config.text("env.id")
+    papers = PAPER_SCORES.get(env, [])
     cells = score_rows(scores, papers)
     engines += ["–"] * len(papers)
     charts = [
         draw_dots("run", scores, papers[0] if papers else None),
-        draw_learning(curves, envs),
+        *draw_progress(
+            {name: progress_of(folders) for name, folders in runs.items()},
+            {env},
+            None if random[0] is None else random[0].mean,
+        ),
     ]
     return Comparison(
         list(runs),

@@ -40,7 +40,9 @@ from worldmodels.reporting.verdict import exploitation_begins, read_calibration
 from worldmodels.runs.tracking import read_metrics
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
-"""Stages that have a section, whether they are finished or not."""
+"""Stages that have a section, whether they are finished or not; a run with a baseline has sections
+of finished ones only."""
+BASELINE = "baseline"
 
 Values = dict[str, object]
 """Variables of a section in the template."""
@@ -89,6 +91,14 @@ _DISAGREEMENT_CHART = Chart(
     "generation",
     "standard deviation of the next latent",
 )
+_BASELINE_CHART = Chart(
+    {
+        "selection/mean": "on the selection seeds",
+        "rollout/ep_rew_mean": "in training, latest episodes",
+    },
+    "steps",
+    "return",
+)
 _LIKELIHOODS = {
     "mdn_rnn": "MDN-RNN",
     "gru": "GRU",
@@ -130,6 +140,7 @@ def render(
         "name": name,
         "key_figures": _key_figures(manifests),
         "missing": {s: absence(s, manifests) for s in STAGES if s not in folders},
+        "sections": [s for s in STAGES if s in folders or BASELINE not in folders],
         "comparison": None if comparison is None else _comparison(comparison),
         **_model(folders, manifests, limits or CalibrationConfig(), figures),
         "compared": compare_runs(compared, figures) if compared else None,
@@ -145,6 +156,7 @@ def render(
         ("vae", _vae),
         ("rnn", _rnn),
         ("controller", _controller),
+        (BASELINE, _baseline),
     ):
         if stage in folders:
             values[stage] = section(folders[stage], manifests[stage], figures)
@@ -246,6 +258,17 @@ def _controller(folder: Path, manifest: Record, figures: Figures) -> Values:
     charts = [draw_learning(curves, [search.env])]
     charts += [draw(chart, search.rows) for chart in (_GENERATION_CHART, _DISAGREEMENT_CHART)]
     return {"charts": figures.take("controller", charts), "paper": search.env in PAPER_CURVES}
+
+
+def _baseline(folder: Path, manifest: Record, figures: Figures) -> Values:
+    summary = manifest.group("summary")
+    return {
+        "summary": (
+            f"{summary.text('algorithm')} of Stable-Baselines3,"
+            f" {summary.number('steps'):,.0f} steps in the {summary.text('world')} world."
+        ),
+        "charts": figures.take("baseline", _charts((_BASELINE_CHART,), folder)),
+    }
 
 
 def _open_loop(result: OpenLoopResult | None, figures: Figures) -> Values:

@@ -13,6 +13,9 @@ from worldmodels.reporting.verdict import exceeded_thresholds, read_calibration
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.manifests import MANIFEST
 
+ROUNDS = "rounds.json"
+"""File of a run of rounds."""
+
 
 def round_record(
     run: Run, earlier: Sequence[dict[str, Any]], limits: CalibrationConfig

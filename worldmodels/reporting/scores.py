@@ -19,6 +19,7 @@ MIN_EPISODES = 3
 
 WORST = ("worst", "worst-2", "worst-3")
 """Names of the videos of the episodes with the lowest returns, from the lowest on."""
+RANDOM = "random policy"
 AGENT_IN_DREAM = "agent in the dream"
 """Name of the score of an agent in the dream in which its controller was trained."""
 
@@ -170,9 +171,9 @@ def exploitation_warning(scores: Sequence[Score]) -> str | None:
         where there are fewer than `MIN_EPISODES` episodes.
     """
     named = {score.name: score for score in scores}
-    if not {"agent", "random policy", AGENT_IN_DREAM} <= named.keys():
+    if not {"agent", RANDOM, AGENT_IN_DREAM} <= named.keys():
         return None
-    agent, random, dream = named["agent"], named["random policy"], named[AGENT_IN_DREAM]
+    agent, random, dream = named["agent"], named[RANDOM], named[AGENT_IN_DREAM]
     few = len(agent.returns) < MIN_EPISODES
     if few or agent.interval[0] > random.mean or dream.interval[0] <= random.mean:
         return None

@@ -37,11 +37,12 @@ class EpisodeVideo:
 
     Args:
         index: number of the environment at the start of the rollout.
-        encoder: VAE, float32, on the CPU, for the reconstructions.
+        encoder: VAE, float32, on the CPU, for the reconstructions; None leaves out their panel and
+            that of the predictions.
         dynamics: MDN-RNN on the CPU, for the predictions; None leaves their panel out.
     """
 
-    def __init__(self, index: int, encoder: Encoder, dynamics: DynamicsModel | None) -> None:
+    def __init__(self, index: int, encoder: Encoder | None, dynamics: DynamicsModel | None) -> None:
         self._index, self._encoder, self._dynamics = index, encoder, dynamics
         self._frames: list[np.ndarray] = []
         self._latents: list[Tensor] = []
@@ -76,18 +77,20 @@ class EpisodeVideo:
     def _take(self, world: World, row: int) -> None:
         assert isinstance(world, RealWorld)
         self._frames.append(world.frames[row].copy())
-        self._latents.append(world.latents[row : row + 1].cpu())
+        if self._encoder is not None:
+            self._latents.append(world.latents[row : row + 1].cpu())
 
     @torch.inference_mode()
     def _pictures(self) -> Iterator[np.ndarray]:
         """Pictures of the video, uint8 (PANEL, width, 3): the panels side by side."""
         frames = np.stack(self._frames)  # (steps + 1, side, side, 3)
-        latents = torch.cat(self._latents)  # (steps + 1, latent)
         blank = np.full((1, *frames.shape[1:]), _GREY, np.uint8)
         for start in range(0, len(frames), _BATCH):
             stop = min(start + _BATCH, len(frames))
-            panels = [frames[start:stop], decode(self._encoder, latents[start:stop])]
-            if self._dynamics is not None:
+            panels = [frames[start:stop]]
+            if self._encoder is not None:  # latents (steps + 1, latent)
+                panels.append(decode(self._encoder, torch.cat(self._latents[start:stop])))
+            if self._encoder is not None and self._dynamics is not None:
                 predicted = self._predicted[max(start - 1, 0) : stop - 1]  # of frames 1, 2, ...
                 decoded = [decode(self._encoder, torch.cat(predicted))] if predicted else []
                 panels.append(np.concatenate([blank, *decoded] if start == 0 else decoded))
@@ -108,7 +111,7 @@ class EpisodeVideo:
         Raises:
             ArtifactError: ffmpeg could not write it.
         """
-        panels = 2 if self._dynamics is None else 3
+        panels = 1 + (self._encoder is not None) + (self._dynamics is not None)
         width = panels * PANEL + (panels - 1) * SEPARATOR
         poster = min(POSTER_SECONDS * FRAMES_PER_SECOND, len(self._frames) // 2)
         with atomic_path(path) as temporary:

@@ -68,14 +68,14 @@ def run(context: Context) -> None:
 
 def _evolve(context: Context, folder: StageFolder) -> None:
     config, models = context.config.controller, context.inputs.models()
-    joined = _agent_config(context)
+    joined = agent_config(context)
     encoder, members = load_encoder(models.encoder), load_members(models.dynamics)
     dynamics, first = members[0], load_first_latents(models.dynamics)
     check_features(dynamics, config.features)
     if config.world is WorldKind.dream:
-        _check_latents(dynamics, joined.features)
+        check_latents(dynamics, joined.features)
         valued = config.value_horizon is not None
-        check_rule("controller.", _sampling_rule(config), members, valued)
+        check_rule("controller.", sampling_rule(config), members, valued)
     agent = folder.path / "agent"
     subspace = subspace_of(context, agent, models, dynamics, joined)
     search = Search(
@@ -128,7 +128,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
         say(f"controller: {warning}")
 
 
-def _agent_config(context: Context) -> AgentConfig:
+def agent_config(context: Context) -> AgentConfig:
     """The features and the controller of the agent that the configuration describes."""
     controller, squash = context.config.controller, context.config.env.squash
     features = FeatureSpec(
@@ -192,7 +192,7 @@ def _options(context: Context, made_by: str, recorded_best: float | None) -> Evo
     )
 
 
-def _check_latents(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
+def check_latents(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
     """Raise `ConfigError` where latents are sampled in one world and means in the other."""
     if dynamics.sampled != spec.sampled:
         wanted = "sampled" if dynamics.sampled else "mean"
@@ -253,12 +253,13 @@ def dream_spec(
         value: file of value functions; None without.
     """
     config = context.config.controller
-    rule = _sampling_rule(config)
+    rule = sampling_rule(config)
     return context.runtime.dream(
         dynamics, features, config.temperature, rule, starts, value, config.max_steps
     )
 
 
-def _sampling_rule(config: ControllerConfig) -> SamplingRule:
+def sampling_rule(config: ControllerConfig) -> SamplingRule:
+    """How the predictions of the learned model become steps."""
     each_step = config.member_sampling is MemberSampling.step
     return SamplingRule(each_step, config.pessimism, config.sampled_termination, config.observer)

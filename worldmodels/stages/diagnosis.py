@@ -37,6 +37,7 @@ DEPENDENCIES = (
 )
 OPTIONAL = {
     "atari": ("ale-py",),
+    "baselines": ("stable-baselines3",),
     "cuda": ("numba-cuda",),
     "doom": ("vizdoom",),
     "envpool": ("envpool",),

@@ -14,15 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from worldmodels import seeds
-from worldmodels.agents.folder import Agent, read_agent
-from worldmodels.agents.starts_file import STARTS
-from worldmodels.config.choices import MemberSampling, StartChoice, WorldKind
 from worldmodels.data.shards import write_shard
-from worldmodels.evolution.fitness import EpisodeSpec, EvalBatch, eval_batches, evaluation_num_envs
+from worldmodels.evolution.fitness import evaluation_num_envs
 from worldmodels.files.atomic import JsonLines, write_json
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
     PAPER_SCORES,
+    RANDOM,
     Score,
     exploitation_warning,
     filmed,
@@ -34,76 +32,36 @@ from worldmodels.runs.integrity import fingerprint_arrays, require_made_by
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Progress, console, say
 from worldmodels.stages.context import Context
+from worldmodels.stages.players import Dream, Job, Player, player_of
 from worldmodels.system.spent import WORKING, spending
 from worldmodels.workers.jobs import WRITTEN, Heartbeat
-from worldmodels.worlds.collect import EpisodeRecorder, RandomActions, RandomEpisodes
-from worldmodels.worlds.members import SamplingRule
+from worldmodels.worlds.collect import EpisodeRecorder, PolicyEpisodes, RandomActions
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome
-from worldmodels.worlds.specs import RealWorldSpec, WorldSpec
+from worldmodels.worlds.specs import WorldSpec
 
 RECORDED = 16
 """Episodes of the agent that are recorded, for the open-loop predictions of the report."""
 
 
 def run(context: Context) -> None:
-    """Score the agent and a random policy on the evaluation seeds; record the median and the worst
-    episodes."""
+    """Score the agent, or the baseline, and a random policy on the evaluation seeds; record the
+    median and the worst episodes."""
     config = context.config.evaluate
-    agent_folder, inputs = context.inputs.agent()
-    agent = read_agent(agent_folder)
+    player, inputs = player_of(context)
     spec = context.runtime.env_spec(config.engine)
     content = context.runtime.env_content(spec)
-    dream = _dream_settings(context)
     with context.begin("evaluate", inputs, (), **content, evaluate=config) as folder:
         if not folder.complete:
-            _evaluate(context, folder, agent_folder, agent, dream)
+            _evaluate(context, folder, player)
 
 
-def _dream_settings(context: Context) -> _DreamSettings | None:
-    """The settings of the learned model in which the run's own controller was trained, if any."""
-    if context.inputs.model is not None or not context.run.has("controller"):
-        return None
-    manifest = context.run.manifest("controller")
-    if manifest["summary"]["world"] != WorldKind.dream.name:
-        return None
-    config = manifest["config"]
-    # An older version had one member, and neither key.
-    each_step = config.get("controller.member_sampling") != MemberSampling.episode.name
-    # With value functions the episodes of the search are parts of those that are scored here.
-    parts = config.get("controller.value_horizon") is not None
-    return _DreamSettings(
-        config["controller.temperature"],
-        context.config.env.max_steps if parts else config["controller.max_steps"],
-        SamplingRule(
-            each_step,
-            config.get("controller.pessimism", 0.0),
-            config.get("controller.sampled_termination", False),
-            config.get("controller.observer", False),
-        ),
-        config.get("controller.starts") == StartChoice.recorded.name,
-    )
-
-
-def _evaluate(
-    context: Context,
-    folder: StageFolder,
-    agent_folder: Path,
-    agent: Agent,
-    dream: _DreamSettings | None,
-) -> None:
+def _evaluate(context: Context, folder: StageFolder, player: Player) -> None:
     config = context.config.evaluate
     spec = context.runtime.env_spec(config.engine)
     num_envs = evaluation_num_envs(spec.engine, context.config.env.num_envs)
     episode_seeds = seeds.evaluation(config.first_seed, config.episodes)
-    world_spec = context.runtime.real(
-        config.engine,
-        agent_folder / "vae.safetensors",
-        agent_folder / "rnn.safetensors",
-        agent.config.features,
-    )
-    episode_spec = EpisodeSpec(num_envs, spec.max_steps, agent.config.controller)
-    work = eval_batches(agent.parameters[None], episode_seeds, episode_spec)
+    work = player.jobs(episode_seeds, num_envs, spec.max_steps)
     made_by = folder.record["made_by"]
     attrs: dict[str, str | int | float] = {"env": spec.id, "engine": spec.engine, "policy": "agent"}
     attrs["made_by"] = made_by
@@ -115,26 +73,27 @@ def _evaluate(
         for number, batch in enumerate(work)
     ]
     log = JsonLines(folder.path / "agent.jsonl")
-    played = _play(context, "agent", log, made_by, world_spec, jobs)
+    played = _play(context, "agent", log, made_by, player.real, jobs)
     random_policy = RandomActions("uniform", context.runtime.controls)
     parts = [tuple(episode_seeds[i : i + num_envs]) for i in range(0, len(episode_seeds), num_envs)]
-    random_jobs = [RandomEpisodes(part, spec.max_steps, random_policy) for part in parts]
+    random_jobs = [PolicyEpisodes(part, spec.max_steps, random_policy) for part in parts]
     without_models = context.runtime.real(config.engine)
     log = JsonLines(folder.path / "random.jsonl")
-    random = _play(context, "random policy", log, made_by, without_models, random_jobs)
+    random = _play(context, RANDOM, log, made_by, without_models, random_jobs)
     scores = [
         summarise("agent", played.outcome.returns, episode_seeds),
-        summarise("random policy", random.outcome.returns, episode_seeds),
+        summarise(RANDOM, random.outcome.returns, episode_seeds),
     ]
-    if dream is not None:
-        scores.append(_score_in_dream(context, folder, agent_folder, agent, dream, episode_seeds))
+    if player.dream is not None:
+        scores.append(_score_in_dream(context, folder, player, player.dream, episode_seeds))
     write_json(folder.path / "scores.json", {score.name: score.record() for score in scores})
     console.print(score_table(scores, PAPER_SCORES.get(spec.id, [])))
     if (warning := exploitation_warning(scores)) is not None:
         say(warning)
     if config.video:
         for name, episode in filmed(played.outcome.returns.tolist()).items():
-            _record_video(folder.path / f"{name}.mp4", agent, world_spec, work, episode)
+            path = folder.path / f"{name}.mp4"
+            _record_video(path, player, work, episode, spec.max_steps)
     rate = (played.steps + random.steps) / (played.seconds + random.seconds)
     folder.finish(
         fingerprint_arrays({"agent": played.outcome.returns, "random": random.outcome.returns}),
@@ -147,35 +106,22 @@ def _evaluate(
 def _score_in_dream(
     context: Context,
     folder: StageFolder,
-    agent_folder: Path,
-    agent: Agent,
-    dream: _DreamSettings,
+    player: Player,
+    dream: Dream,
     episode_seeds: Sequence[int],
 ) -> Score:
-    """The agent's score in the learned model, one episode per seed, all in one batch."""
-    rnn, config = agent_folder / "rnn.safetensors", agent.config
-    starts = agent_folder / STARTS if dream.recorded_starts else None
-    world_spec = context.runtime.dream(rnn, config.features, dream.temperature, dream.rule, starts)
-    episode_spec = EpisodeSpec(len(episode_seeds), dream.max_steps, config.controller)
-    work = eval_batches(agent.parameters[None], episode_seeds, episode_spec)
+    """The score in the learned model, one episode per seed, all in one batch."""
+    work = player.jobs(episode_seeds, len(episode_seeds), dream.max_steps)
     log = JsonLines(folder.path / "dreams.jsonl")
-    played = _play(context, AGENT_IN_DREAM, log, folder.record["made_by"], world_spec, work)
+    played = _play(context, AGENT_IN_DREAM, log, folder.record["made_by"], dream.world, work)
     return summarise(AGENT_IN_DREAM, played.outcome.returns, episode_seeds)
-
-
-@dataclass(frozen=True)
-class _DreamSettings:
-    temperature: float
-    max_steps: int
-    rule: SamplingRule
-    recorded_starts: bool
 
 
 @dataclass(frozen=True)
 class RecordedBatch:
     """A job for a worker that also writes its first `RECORDED` episodes as a shard."""
 
-    batch: EvalBatch
+    batch: Job
     path: Path = field(metadata=WRITTEN)
     attrs: dict[str, str | int | float]
 
@@ -207,7 +153,7 @@ def _play(
     log: JsonLines,
     made_by: str,
     world_spec: WorldSpec,
-    work: Sequence[EvalBatch | RecordedBatch | RandomEpisodes],
+    work: Sequence[Job | RecordedBatch],
 ) -> _Played:
     """Run the jobs `work` and join their outcomes in the order of the seeds.
 
@@ -247,15 +193,14 @@ def _play(
 
 
 def _record_video(
-    path: Path, agent: Agent, world_spec: RealWorldSpec, work: list[EvalBatch], episode: int
+    path: Path, player: Player, work: Sequence[Job], episode: int, max_steps: int
 ) -> None:
     """Run the job of an episode again and write that episode as a video."""
     first = len(work[0].seeds)
     batch, index = work[episode // first], episode % first
-    world = world_spec.build()
-    with Progress(f"recording {path.name}", batch.spec.max_steps, "steps") as progress:
-        dynamics = agent.dynamics if agent.config.features.state else None
-        video = EpisodeVideo(index, agent.encoder, dynamics)
+    world = player.real.build()
+    with Progress(f"recording {path.name}", max_steps, "steps") as progress:
+        video = EpisodeVideo(index, player.shown.encoder, player.shown.dynamics)
         heartbeat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
         try:
             with spending(WORKING):

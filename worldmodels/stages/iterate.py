@@ -16,7 +16,7 @@ from typing import Any
 from worldmodels.config.schema import changed, round_config
 from worldmodels.files.atomic import write_json
 from worldmodels.reporting.records import read_scores
-from worldmodels.reporting.rounds import round_in_words, round_record, settled
+from worldmodels.reporting.rounds import ROUNDS, round_in_words, round_record, settled
 from worldmodels.reporting.scores import AGENT_IN_DREAM, PAPER_SCORES, Score, score_table
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.provenance import provenance
@@ -74,5 +74,5 @@ def _scores(run: Run) -> list[Score]:
 def _write(context: Context, scores: list[Score], entries: list[dict[str, Any]]) -> None:
     """Write ``rounds.json``, of the rounds so far."""
     named = {score.name: score.record() for score in scores}
-    path = context.run.root / "rounds.json"
+    path = context.run.root / ROUNDS
     write_json(path, {**provenance(), "scores": named, "rounds": entries})

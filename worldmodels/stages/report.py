@@ -14,10 +14,11 @@ from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.files.atomic import atomic_path
 from worldmodels.reporting.figures import Figures
 from worldmodels.reporting.open_loop import OpenLoopResult, open_loop
-from worldmodels.reporting.page import STAGES, render
+from worldmodels.reporting.page import BASELINE, STAGES, render
 from worldmodels.reporting.pictures import EpisodeComparison, compare_episode
 from worldmodels.reporting.records import read_record, read_scores
 from worldmodels.reporting.reproducibility import CHECKLIST, render_checklist
+from worldmodels.reporting.rounds import ROUNDS
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.integrity import fingerprint_file, listed, verified
@@ -34,9 +35,7 @@ def run(context: Context) -> None:
             ``compare=`` is not evaluated.
         ConfigError: ``compare=`` names a run that is not there, or one of another environment.
     """
-    finished = {stage: context.run.locate(stage) for stage in STAGES if context.run.has(stage)}
-    if (bootstrap := context.inputs.bootstrap) is not None:
-        finished |= {f"bootstrap/{s}": bootstrap.locate(s) for s in STAGES if bootstrap.has(s)}
+    finished = _finished(context.run, context.inputs.bootstrap)
     if not finished:
         raise ArtifactError(
             f"{context.run.root}: no stage of this run is finished, so there is nothing to report;"
@@ -68,6 +67,15 @@ def run(context: Context) -> None:
     say(f"report: wrote {path}")
 
 
+def _finished(run: Run, bootstrap: Run | None) -> dict[str, Path]:
+    """Stage -> folder of the finished stages of a run, and of its bootstrap run."""
+    stages = (*STAGES, BASELINE)
+    finished = {stage: run.locate(stage) for stage in stages if run.has(stage)}
+    if bootstrap is not None:
+        finished |= {f"bootstrap/{s}": bootstrap.locate(s) for s in STAGES if bootstrap.has(s)}
+    return finished
+
+
 def _comparison(context: Context, finished: dict[str, Path]) -> EpisodeComparison:
     """The first validation episode beside its reconstructions and predictions."""
     episodes = context.inputs.episodes()
@@ -78,9 +86,11 @@ def _comparison(context: Context, finished: dict[str, Path]) -> EpisodeCompariso
 
 
 def _open_loop(context: Context) -> OpenLoopResult | None:
-    """Open-loop predictions of the evaluated agent's episodes; None where none were recorded."""
+    """Open-loop predictions of the evaluated agent's episodes; None where none were recorded, and
+    of a baseline."""
     files = listed(context.run.locate("evaluate"), "episodes/shard-*.h5")
-    if not files:
+    alone = context.run.has(BASELINE) and not context.run.has("controller")
+    if not files or (alone and context.inputs.model is None):
         return None
     agent = read_agent(context.inputs.agent()[0])
     return open_loop(agent.encoder, agent.dynamics, EpisodeSet.listed(files))
@@ -113,8 +123,10 @@ def _compared(context: Context) -> dict[str, dict[str, Path]]:
                 f" {envs[context.run.name]}; compare runs of one environment"
             )
     for name, run in runs.items():
-        if run.has("controller"):
-            folders[name]["controller"] = run.locate("controller")
+        inner = run.within("bootstrap", "bootstrap")
+        folders[name] |= _finished(run, inner if inner.root.is_dir() else None)
+        if (run.root.parent / ROUNDS).is_file():
+            folders[name]["rounds"] = run.root.parent
     return folders
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from worldmodels.models.controller import squashing
 from worldmodels.workers.jobs import READ, WRITTEN, Heartbeat
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.real import RealWorld
-from worldmodels.worlds.rollout import Outcome, Policy, PopulationPolicy, rollout
+from worldmodels.worlds.rollout import Outcome, Policy, PopulationPolicy, Recorder, rollout
 from worldmodels.worlds.world import Step, World
 
 PARAMETER_STREAM, BURST_STREAM = 4, 5
@@ -41,7 +42,7 @@ class RandomActions:
     process: str
     controls: ActionBounds
 
-    def policy(self, world: RealWorld, seeds: tuple[int, ...]) -> Policy:
+    def policy(self, world: World, seeds: tuple[int, ...]) -> Policy:
         """The policy for one environment per seed.
 
         Args:
@@ -262,21 +263,42 @@ class CollectShard:
         return [recorder.episode(index, seed) for index, seed in enumerate(self.seeds)], outcome
 
 
+class PolicySource(Protocol):
+    """Makes policies, in the worker that plays with them."""
+
+    def policy(self, world: World, seeds: tuple[int, ...]) -> Policy:
+        """The policy for one environment per seed, which act in `world`."""
+        ...
+
+
 @dataclass(frozen=True)
-class RandomEpisodes:
-    """A job for a worker: episodes of random actions that are not recorded.
+class PolicyEpisodes:
+    """A job for a worker: episodes of a policy that is no controller.
 
     Args:
         seeds: of the episodes.
         max_steps: time limit of an episode in steps.
-        policy: the random policy.
+        source: of the policy.
     """
 
     seeds: tuple[int, ...]
     max_steps: int
-    policy: RandomActions
+    source: PolicySource
 
-    def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
-        """Run the episodes in the world `tool`; returns the outcome of each."""
-        policy = self.policy.policy(tool, self.seeds)
-        return rollout(tool, policy, self.seeds, self.max_steps, None, heartbeat)
+    def __call__(self, tool: World, heartbeat: Heartbeat) -> Outcome:
+        """Run the episodes in the world `tool`; see `play`."""
+        return self.play(tool, heartbeat, None)
+
+    def play(self, world: World, heartbeat: Heartbeat, recorder: Recorder | None) -> Outcome:
+        """Run the episodes.
+
+        Args:
+            world: that they are run in; it is reset.
+            heartbeat: called with the number of environment steps after each step.
+            recorder: called with every transition, if there is one.
+
+        Returns:
+            the outcome of each episode.
+        """
+        policy = self.source.policy(world, self.seeds)
+        return rollout(world, policy, self.seeds, self.max_steps, recorder, heartbeat)

@@ -61,6 +61,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             space = gymnasium.spaces.Box(0, 255, (side, side, 3), np.uint8)
         self.single_observation_space = space
         self.observation_space = batch_space(space, num_envs)
+        self._lengths = np.zeros(num_envs, np.int64)
         self._ended = np.zeros(num_envs, bool)
 
     def reset(
@@ -74,7 +75,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         Args:
             seed: an integer gives environment i the seed ``seed + i``; a list has one seed for each
                 environment, None in it and instead of it draws a new one.
-            options: not used.
+            options: ``reset_mask``, (N,) bool, starts the episodes of these environments only.
 
         Returns:
             observations and an empty dictionary.
@@ -91,9 +92,13 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
                 raise ValueError(f"{len(given)} seeds for {self.num_envs} environments")
             fresh = self._fresh_seeds(self.num_envs)
             seeds = [new if old is None else old for old, new in zip(given, fresh, strict=True)]
-        self._world.reset(seeds)
-        self._lengths = np.zeros(self.num_envs, np.int64)
-        self._ended = np.zeros(self.num_envs, bool)
+        mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
+        if mask.all():
+            self._world.reset(seeds)
+        else:
+            self._world.restart(mask, [seeds[index] for index in np.flatnonzero(mask)])
+        self._lengths[mask] = 0
+        self._ended[mask] = False
         return self._observe(), {}
 
     def step(

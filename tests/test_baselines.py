@@ -1,0 +1,289 @@
+"""Model-free baselines: stage=baseline, and its evaluation and report."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command import ALONE, error_line, run
+from pages import headings
+
+from worldmodels.agents.folder import load_config
+from worldmodels.api import make_dream, make_env
+from worldmodels.baselines.actions import Actions
+from worldmodels.baselines.frames import FrameStack
+from worldmodels.baselines.vec_env import SeededVecEnv
+from worldmodels.envs.action_spec import BoxActions, DiscreteActions
+from worldmodels.files.atomic import read_json
+
+SMALL = "policy_kwargs: {features_extractor_kwargs: {features_dim: 8}, net_arch: [8]}"
+PPO = f"baseline.options={{{SMALL}, n_steps: 16, batch_size: 16, n_epochs: 1}}"
+BUFFER = "buffer_size: 64, learning_starts: 16, batch_size: 8, gradient_steps: 1"
+BRIEF = (
+    *("stage=baseline", "run=it", "env.max_steps=12", "baseline.num_envs=2", ALONE),
+    *("baseline.total_steps=64", "baseline.checkpoint_steps=32", "baseline.eval_episodes=2"),
+)
+DISCRETE = "env.kwargs={continuous: false}"
+ALGORITHMS = [
+    ("ppo", [PPO]),
+    ("dqn", [f"baseline.options={{{SMALL}, {BUFFER}}}", DISCRETE]),
+    ("sac", [f"baseline.options={{{SMALL}, {BUFFER}}}"]),
+]
+
+
+def trained(folder: Path, *words: str) -> dict[str, Any]:
+    """The manifest of a baseline that the program trains."""
+    done = run(folder, *BRIEF, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(read_json(folder / "it/baseline/manifest.json"))
+
+
+# --- what it observes, and how it acts
+
+
+def test_a_stack_has_the_latest_grey_frames_of_each_episode() -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (4, 2, 5, 5, 3), np.uint8)
+    grey = (frames @ np.array([77, 150, 29])) // 256  # of ITU-R BT.601
+    stack = FrameStack(3)
+    first = stack.begin(frames[0])
+    assert first.dtype == np.uint8
+    assert not first[:, :2].any(), "before an episode there are zeros"
+    np.testing.assert_array_equal(first[:, 2], grey[0])
+    stack.add(frames[1])
+    third = stack.add(frames[2])
+    np.testing.assert_array_equal(third, grey[:3].transpose(1, 0, 2, 3))
+    new = stack.restart(np.array([True, False]), frames[3])
+    assert not new[0, :2].any()
+    np.testing.assert_array_equal(new[0, 2], grey[3, 0])
+    np.testing.assert_array_equal(new[1], third[1])
+    stack.keep(np.array([False, True]))
+    np.testing.assert_array_equal(stack.add(frames[3, 1:])[0, 2], grey[3, 1])
+
+
+@pytest.mark.parametrize(
+    ("own", "chosen", "taken"),
+    [
+        (DiscreteActions(3, start=5), [2, 0], [5 + 2, 5]),
+        (DiscreteActions(4, action_bins=(3, 1, 0)), [0, 1, 2], [3, 1, 0]),
+        (BoxActions((-1, 0), (1, 1)), [[0.5, 0.25]], [[0.5, 0.25]]),
+        (BoxActions((-2, 0), (2, 4)), [[1.0, -1.0]], [[2.0, 0.0]]),
+    ],
+)
+def test_actions_reach_the_environment_as_they_were_chosen(
+    own: BoxActions | DiscreteActions, chosen: list[Any], taken: list[Any]
+) -> None:
+    actions = Actions(own)
+    assert actions.space.contains(np.array(chosen[0], actions.space.dtype))
+    assert own.from_vectors(actions.vectors(np.array(chosen))).tolist() == taken
+
+
+def test_episodes_end_and_begin_in_one_step_with_the_seeds_that_were_drawn() -> None:
+    seeds = [[11, 12], [13, 14], [15, 16]]
+    own = BoxActions((-1, 0, 0), (1, 1, 1))
+    envs = SeededVecEnv(make_env(num_envs=2, max_steps=3), Actions(own), seeds.__getitem__)
+    action = np.array([[0, 1, 0]] * 2, np.float32)
+    observed, infos, dones, rewards = [envs.reset()], [], [], []
+    for _ in range(6):
+        observation, reward, done, info = envs.step(action)
+        observed.append(observation)
+        rewards.append(reward)
+        dones.append(done.tolist())
+        infos.append(info)
+    assert [any(done) for done in dones] == [False, False, True] * 2
+    for episode, row in enumerate(seeds[:2]):
+        alone = make_env(num_envs=2, max_steps=3)
+        first, _ = alone.reset(seed=row)  # type: ignore[arg-type]  # gymnasium's stub
+        np.testing.assert_array_equal(observed[3 * episode], first)
+        for step in range(3):
+            now, reward, *_ = alone.step(action)
+            np.testing.assert_allclose(rewards[3 * episode + step], reward, rtol=1e-6)
+        for index in range(2):
+            last = infos[3 * episode + 2][index]
+            np.testing.assert_array_equal(last["terminal_observation"], now[index])
+            assert last["TimeLimit.truncated"]
+    envs.close()
+
+
+def test_some_episodes_of_the_learned_model_begin_anew_without_the_others(smoke: Path) -> None:
+    envs, alone, other = (
+        make_dream(smoke / "smoke/controller/agent", num_envs=8, max_steps=9) for _ in range(3)
+    )
+    action = np.zeros((8, 3), np.float32)
+    for env in (envs, alone):
+        env.reset(seed=1)
+        _, _, terminated, _, _ = env.step(action)
+    mask = np.arange(8) == 1
+    new, _ = envs.reset(seed=70, options={"reset_mask": mask})
+    begun, _ = other.reset(seed=70)
+    np.testing.assert_allclose(new[1], begun[1], rtol=1e-5, atol=1e-6)
+    after, *_ = envs.step(action)
+    expected, *_ = alone.step(action)
+    same = ~mask & ~terminated
+    assert same.any()
+    np.testing.assert_allclose(after[same], expected[same], rtol=1e-5, atol=1e-6)
+
+
+# --- training
+
+
+@pytest.mark.parametrize(("algorithm", "words"), ALGORITHMS)
+def test_a_training_killed_at_any_moment_gives_the_policy_of_one_that_was_not(
+    tmp_path: Path, algorithm: str, words: list[str]
+) -> None:
+    words = [f"baseline.algorithm={algorithm}", *words]
+    whole = trained(tmp_path / "whole", *words)
+    assert whole["summary"]["steps"] == 64
+    for write in (2, 5, 9) if algorithm == "ppo" else (12,):
+        done = run(tmp_path / "killed", *BRIEF, *words, kill_at_write=write)
+        assert done.returncode == -9, done.stdout + done.stderr
+    resumed = trained(tmp_path / "killed", *words)
+    assert resumed["fingerprint"] == whole["fingerprint"]
+    logs = [
+        [
+            {**json.loads(line), "seconds": 0, "crc32": 0}
+            for line in (tmp_path / name / "it/baseline/segments.jsonl").open()
+        ]
+        for name in ("whole", "killed")
+    ]
+    assert logs[0] == logs[1]
+    assert [record["steps"] for record in logs[0]] == [32, 64]
+    assert whole["summary"]["selection_mean"] == max(record["score"] for record in logs[0])
+
+
+def test_another_seed_gives_another_policy_and_the_same_gives_the_same(tmp_path: Path) -> None:
+    prints = [
+        trained(tmp_path / str(number), PPO, "baseline.total_steps=32", f"seed={seed}")
+        for number, seed in enumerate((1, 1, 2))
+    ]
+    first, again, other = (manifest["fingerprint"] for manifest in prints)
+    assert first == again != other
+
+
+def test_learning_rates_fall_over_the_whole_training(tmp_path: Path) -> None:
+    words = (
+        *("baseline.learning_rate=4e-3", "baseline.final_learning_rate=0.0004"),
+        *("baseline.total_steps=128", "baseline.checkpoint_steps=64"),
+    )
+    trained(tmp_path, PPO, *words, "baseline.normalise_reward=false")
+    with (tmp_path / "it/baseline/metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["name"] == "train/learning_rate"]
+    # Rollouts have 32 steps; the rate of an update is logged with the rollout after it.
+    rates = {int(row["step"]): float(row["value"]) for row in rows}
+    assert rates == pytest.approx({64: 4e-4 + 3.6e-3 * 3 / 4, 128: 4e-4 + 3.6e-3 * 1 / 4})
+
+
+# --- evaluation and report
+
+
+def test_a_baseline_is_evaluated_reported_and_compared(smoke: Path, copy: Path) -> None:
+    trained(copy, PPO, "run=it")
+    words = ("preset=smoke", "run=it", "env.max_steps=12", "evaluate.engine=native")
+    done = run(copy, "stage=evaluate", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    scores = read_json(copy / "it/evaluate/scores.json")
+    assert scores.keys() == {"agent", "random policy"}
+    assert scores["agent"]["seeds"] == scores["random policy"]["seeds"] == [0, 1]
+    assert (copy / "it/evaluate/median.mp4").stat().st_size > 1000
+    done = run(copy, "stage=report", *words, "compare=[smoke]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (copy / "it/report/index.html").read_text()
+    found = headings(page)
+    assert "Model-free baseline" in found
+    assert "VAE encoder" not in found
+    figures = copy / "it/report/figures"
+    for axis in ("environment-steps", "hours"):
+        name = f"comparison-return-over-{axis}-of-all-stages.csv"
+        with (figures / name).open(newline="") as file:
+            lines = {row["line"] for row in csv.DictReader(file)}
+        assert {"it", "smoke", "random policy"} <= lines
+
+
+def test_a_baseline_is_trained_in_the_learned_model_and_judged_in_both(
+    smoke: Path, tmp_path: Path
+) -> None:
+    agent = smoke / "smoke/controller/agent"
+    features = load_config(agent).features
+    words = (
+        *(f"base={agent}", "preset=smoke", "controller.world=dream", "controller.max_steps=12"),
+        f"controller.latent={'sampled' if features.sampled else 'mean'}",
+    )
+    manifest = trained(
+        tmp_path,
+        *words,
+        "run=it",
+        "baseline.options={policy_kwargs: {net_arch: [8]}, n_steps: 16, batch_size: 16}",
+    )
+    assert manifest["summary"]["world"] == "dream"
+    assert manifest["inputs"].keys() == {"base"}
+    done = run(
+        tmp_path,
+        "stage=evaluate",
+        "run=it",
+        *words,
+        "evaluate.engine=native",
+        "evaluate.video=false",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    scores = read_json(tmp_path / "it/evaluate/scores.json")
+    assert scores.keys() == {"agent", "random policy", "agent in the dream"}
+
+
+# --- what cannot be done
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["baseline.algorithm=dqn"], "dqn: CarRacing-v3 has continuous actions; choose ppo or sac"),
+        (["baseline.algorithm=sac", DISCRETE], "sac: CarRacing-v3 has discrete actions; choose"),
+        (["baseline.options={n_step: 3}"], "baseline.options.n_step: ppo of Stable-Baselines3"),
+        (["baseline.options={batch_size: 0}"], "baseline.options: ppo refuses them: "),
+        (["baseline.options={verbose: 2}"], "baseline.options.verbose: ppo of Stable"),
+        (["baseline.total_steps=0"], "baseline.total_steps=0: choose"),
+        (["env.engine=envpool"], "reset_mask"),
+    ],
+)
+def test_what_a_baseline_cannot_use_is_said_in_a_line(
+    tmp_path: Path, words: list[str], said: str
+) -> None:
+    if "env.engine=envpool" in words:
+        pytest.importorskip("envpool", reason="EnvPool is not installed")
+    assert said in error_line(run(tmp_path, *BRIEF, *words))
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_damaged_state_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    done = run(tmp_path, *BRIEF, PPO, kill_at_write=9)
+    assert done.returncode == -9
+    state = tmp_path / "it/baseline/segment-00000/state.safetensors"
+    state.write_bytes(state.read_bytes()[:-100])
+    line = error_line(run(tmp_path, *BRIEF, PPO))
+    assert "state.safetensors is damaged" in line
+    assert state.exists()
+
+
+def test_without_stable_baselines_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from worldmodels import extras
+    from worldmodels.errors import ConfigError
+
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'worldmodels-gym\[baselines\]'"):
+        extras.require("stage=baseline", "stable_baselines3")
+
+
+def test_a_policy_file_of_another_network_is_refused(tmp_path: Path) -> None:
+    from worldmodels.baselines.algorithms import PolicySpec
+    from worldmodels.baselines.policy import load_policy, save_policy
+    from worldmodels.errors import ArtifactError
+
+    actions = Actions(BoxActions((-1,), (1,)))
+    torch.manual_seed(0)
+    save_policy(tmp_path / "p", PolicySpec("ppo", actions, None, 4).build())
+    load_policy(tmp_path / "p", PolicySpec("ppo", actions, None, 4))
+    with pytest.raises(ArtifactError, match="is not of this network"):
+        load_policy(tmp_path / "p", PolicySpec("ppo", actions, None, 5))

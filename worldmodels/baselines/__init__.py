@@ -1,0 +1,1 @@
+"""Model-free baselines: algorithms of Stable-Baselines3 in the environments of this project."""
