@@ -346,6 +346,7 @@ def test_rounds_keep_encoder_and_latents_and_begin_at_moments(tmp_path: Path) ->
 def _search_on_the_models_of(agent: Path, tmp_path: Path, dream: tuple[str, ...]) -> None:
     """Of an agent with moments and value functions, and of one without."""
     search = ("stage=controller", "preset=smoke", "run=more", "controller.latent=sampled", *dream)
+    search = (*search, "controller.termination_penalty=10")
     done = run(tmp_path, *search, f"base={agent}", "controller.value_horizon=9")
     assert done.returncode == 0, done.stdout + done.stderr
     copied = tmp_path / "more/controller/agent"
@@ -354,6 +355,9 @@ def _search_on_the_models_of(agent: Path, tmp_path: Path, dream: tuple[str, ...]
     (tmp_path / "more").rename(tmp_path / "done")
     said = error_line(run(tmp_path, *search, f"base={agent}", "controller.value_horizon=8"))
     assert "value_horizon=8: the value functions of base= are of 9 steps; give 9" in said
+    other = (*search, f"base={agent}", "controller.value_horizon=9")
+    said = error_line(run(tmp_path, *other, "run=other", "controller.termination_penalty=5"))
+    assert "penalty=5.0: the value functions of base= learned 10.0; give 10.0" in said
     none = (*search, "run=none", "base=pretrained/carracing")
     said = error_line(run(tmp_path, *none))
     assert "controller.starts=recorded: the agent of base= has no starts.safetensors" in said

@@ -57,7 +57,7 @@ def test_rows_are_the_features_of_a_controller_and_what_followed(
     model = build(LATENT, ACTION, 8).eval()
     spec = FeatureSpec(sampled=False, updated=updated)
     end = FailureEnd(9, 40)
-    rows = value_rows(latents, np.arange(3), model, spec, 50, end, 1, CPU)
+    rows = value_rows(latents, np.arange(3), model, spec, 50, end, 0.0, 1, CPU)
     recorded = episodes()
     # Of the third episode the 11 frames that 50 steps follow, of the second the 40 until its end.
     expected = [50.0] * 11 + [recorded[1].rewards[t : min(t + 50, 40)].sum() for t in range(40)]
@@ -73,15 +73,34 @@ def test_rows_are_the_features_of_a_controller_and_what_followed(
             state = model.advance(latent, before, state)
             at += 1
     assert at == len(rows.features)
-    none = value_rows(latents, np.array([0]), model, spec, 50, end, 1, CPU)
+    none = value_rows(latents, np.array([0]), model, spec, 50, end, 0.0, 1, CPU)
     assert none.features.shape == (0, spec.size(LATENT, model))
     assert np.isnan(explained_variance(ValueEnsemble(13, 2, 50), none))
+
+
+@pytest.mark.parametrize("end", ["stall", "failure", "completed task"])
+def test_a_penalty_lowers_the_returns_before_a_failure_alone(end: str, tmp_path: Path) -> None:
+    recorded, stall = episodes()[1], FailureEnd(9, 40)  # it stalls from step 30 on
+    steps = 40
+    if end != "stall":
+        steps = len(recorded.rewards)
+        recorded.terminated[-1] = True
+        recorded.rewards[-1] = 9 if end == "completed task" else -9
+    write_latents(tmp_path / "latents.h5", [recorded], {})
+    latents, model = LatentSet(tmp_path / "latents.h5"), GRUDynamics(LATENT, ACTION, 8).eval()
+    without, lowered = (
+        value_rows(latents, np.array([0]), model, FeatureSpec(), 20, stall, penalty, 1, CPU).returns
+        for penalty in (0.0, 500.0)
+    )
+    # In the last 20 frames the end is among the next 20 steps.
+    expected = np.where(np.arange(steps) >= steps - 20, 500.0, 0.0) * (end != "completed task")
+    np.testing.assert_allclose(without - lowered, expected, atol=1e-3)
 
 
 def test_sampled_latents_are_drawn_from_their_posterior(latents: LatentSet) -> None:
     model = GRUDynamics(LATENT, ACTION, 8).eval()
     both = [
-        value_rows(latents, np.array([2]), model, FeatureSpec((), sampled), 30, None, 1, CPU)
+        value_rows(latents, np.array([2]), model, FeatureSpec((), sampled), 30, None, 0.0, 1, CPU)
         for sampled in (False, True)
     ]
     noise = (both[1].features - both[0].features).float().numpy()
@@ -153,6 +172,8 @@ def _size(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         _size("members", "2"),
         _size("horizon", 0),
         _size("horizon", 2.5),
+        _size("penalty", -1.0),
+        _size("penalty", float("nan")),
         _other("more", torch.zeros(1)),
         _other("std", torch.zeros(8)),
         _other("std", torch.zeros(7).half()),
@@ -162,11 +183,11 @@ def _size(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
 def test_a_damaged_file_of_value_functions_is_refused(
     change: Callable[[dict[str, Any]], None], tmp_path: Path
 ) -> None:
-    path, values = tmp_path / VALUE, ValueEnsemble(7, 2, 40)
+    path, values = tmp_path / VALUE, ValueEnsemble(7, 2, 40, 7.5)
     save_values(path, values)
     found = load_values(path, 7)
     features = torch.randn(3, 7)
-    assert found.horizon == 40
+    assert (found.horizon, found.penalty) == (40, 7.5)
     torch.testing.assert_close(found(features), values(features), rtol=0, atol=0)
     with pytest.raises(ArtifactError, match=f"^{path} does not hold value functions of 8 features"):
         load_values(path, 8)

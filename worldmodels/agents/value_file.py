@@ -17,7 +17,7 @@ _MEMBERS = Limit(1, 32)
 
 def save_values(path: Path, values: ValueEnsemble) -> None:
     """Write value functions; raises `ArtifactError` where the disk is full or not writable."""
-    sizes = {"members": values.members, "horizon": values.horizon}
+    sizes = {"members": values.members, "horizon": values.horizon, "penalty": values.penalty}
     weights.save(path, {"sizes": sizes, "tensors": dict(values.state_dict())})
 
 
@@ -36,14 +36,16 @@ def load_values(path: Path, features: int) -> ValueEnsemble:
     wrong = ArtifactError(
         f"{path} does not hold value functions of {features} features: copy it again"
     )
-    if not isinstance(sizes, dict) or sizes.keys() != {"members", "horizon"}:
+    if not isinstance(sizes, dict) or sizes.keys() != {"members", "horizon", "penalty"}:
         raise wrong
-    members, horizon = sizes["members"], sizes["horizon"]
+    members, horizon, penalty = (sizes[key] for key in ("members", "horizon", "penalty"))
     if type(members) is not int or type(horizon) is not int or members not in _MEMBERS:
         raise wrong
     if horizon not in LIMITS["controller.value_horizon"]:
         raise wrong
-    values = ValueEnsemble(features, members, horizon)
+    if type(penalty) is not float or penalty not in LIMITS["controller.termination_penalty"]:
+        raise wrong
+    values = ValueEnsemble(features, members, horizon, penalty)
     wanted = values.state_dict()
     if not isinstance(tensors, dict) or tensors.keys() != wanted.keys():
         raise wrong

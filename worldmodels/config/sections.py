@@ -241,7 +241,8 @@ class ControllerConfig:
     termination_penalty: float = number(0.0, 0, _HUGE)
     """Subtracted from the return of an episode that terminates, in training and selection but in no
     score: in the learned model failures are rarer, and episodes may be shorter, than in the
-    environment. In CarRacing itself a completed lap terminates as well."""
+    environment. In CarRacing itself a completed lap terminates as well. Value functions
+    (controller.value_horizon) learn it with the returns of recorded failures."""
     generations: int = number(1800, 1, 1_000_000)
     """Generations, at most."""
     total_steps: int | None = number(None, 1, 10**12, unit="steps")

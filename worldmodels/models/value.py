@@ -24,11 +24,13 @@ class ValueEnsemble(nn.Module):
         members: M.
         horizon: steps whose undiscounted rewards a value is the sum of; after a termination there
             are none.
+        penalty: subtracted from the reward of a failure.
     """
 
-    def __init__(self, features: int, members: int, horizon: int) -> None:
+    def __init__(self, features: int, members: int, horizon: int, penalty: float = 0.0) -> None:
         super().__init__()
         self.features, self.members, self.horizon = features, members, horizon
+        self.penalty = penalty
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.zeros(features))

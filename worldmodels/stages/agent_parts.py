@@ -145,6 +145,12 @@ def value_of(
                 f"controller.value_horizon={horizon}: the agent of base= has no {VALUE}; give null,"
                 " or train encoder and dynamics model in this run"
             )
+        penalty = context.config.controller.termination_penalty
+        if values.penalty != penalty:
+            raise ConfigError(
+                f"controller.termination_penalty={penalty}: the value functions of base= learned"
+                f" {values.penalty}; give {values.penalty}"
+            )
         if values.horizon != horizon:
             raise ConfigError(
                 f"controller.value_horizon={horizon}: the value functions of base= are of"
@@ -166,7 +172,8 @@ def _train_values(
         train = balanced(train, newest, latents.lengths, seed)
     assert config.controller.value_horizon is not None
     device = context.runtime.device
-    rule = config.controller.value_horizon, failure_end(config), seed, device
+    penalty = config.controller.termination_penalty
+    rule = config.controller.value_horizon, failure_end(config), penalty, seed, device
     rows = value_rows(latents, train, dynamics, spec, *rule)
     if not len(rows.returns):
         raise ConfigError(
@@ -174,7 +181,7 @@ def _train_values(
             " by itself; choose fewer, or longer episodes (rollouts.max_steps)"
         )
     torch.manual_seed(seed)
-    values = ValueEnsemble(features, VALUE_FUNCTIONS, rule[0])
+    values = ValueEnsemble(features, VALUE_FUNCTIONS, rule[0], penalty)
     before = context.inputs.previous_values()
     if before is None:
         values.normalise(rows.features[:: max(1, len(rows.returns) // 50_000)].float())

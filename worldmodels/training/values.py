@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from worldmodels.data.failures import failures
 from worldmodels.data.latents import EncodedEpisode, LatentSet
 from worldmodels.data.returns import counted_rewards, future_returns
 from worldmodels.data.sequences import FailureEnd, episode_ends
@@ -56,6 +57,7 @@ def value_rows(
     spec: FeatureSpec,
     horizon: int,
     failure_end: FailureEnd | None,
+    penalty: float,
     seed: int,
     device: torch.device,
 ) -> ValueRows:
@@ -69,6 +71,7 @@ def value_rows(
         horizon: steps of a return; frames that fewer steps follow are left out, unless the episode
             ended by itself.
         failure_end: where episodes that stall end; None: at their last step, which is then no end.
+        penalty: subtracted from the last reward of an episode that ended with a failure.
         seed: of the draw and of sampled latents.
         device: to compute on.
 
@@ -94,8 +97,10 @@ def value_rows(
                 rewards = counted_rewards(
                     episode.rewards, episode.terminated, dynamics.predicts_reward
                 )
-                over = bool(stalled or episode.terminated[-1])
-                returns = future_returns(rewards, horizon, over)
+                terminated = bool(episode.terminated[-1])
+                if stalled or failures(episode.rewards, terminated, None):
+                    rewards = np.append(rewards[:-1], rewards[-1] - penalty)
+                returns = future_returns(rewards, horizon, bool(stalled) or terminated)
                 targets = torch.from_numpy(returns.astype(np.float32))
                 parts.append(ValueRows(features[: len(returns), row].half().cpu(), targets))
     if not parts:
