@@ -30,7 +30,7 @@ DISCRETE = "env.kwargs={continuous: false}"
 ALGORITHMS = [
     ("ppo", [PPO]),
     ("dqn", [f"baseline.options={{{SMALL}, {BUFFER}}}", DISCRETE]),
-    ("sac", [f"baseline.options={{{SMALL}, {BUFFER}}}"]),
+    pytest.param("sac", [f"baseline.options={{{SMALL}, {BUFFER}}}"], marks=pytest.mark.system),
 ]
 
 
@@ -208,6 +208,7 @@ def test_a_baseline_is_trained_in_the_learned_model_and_judged_in_both(
     features = load_config(agent).features
     words = (
         *(f"base={agent}", "preset=smoke", "controller.world=dream", "controller.max_steps=12"),
+        "env.max_steps=12",
         f"controller.latent={'sampled' if features.sampled else 'mean'}",
     )
     manifest = trained(
