@@ -215,7 +215,7 @@ def test_a_baseline_is_trained_in_the_learned_model_and_judged_in_both(
         tmp_path,
         *words,
         "run=it",
-        "baseline.options={policy_kwargs: {net_arch: [8]}, n_steps: 16, batch_size: 16}",
+        "baseline.options={policy_kwargs: {net_arch: [8]}, n_steps: 16, n_epochs: 1}",
     )
     assert manifest["summary"]["world"] == "dream"
     assert manifest["inputs"].keys() == {"base"}

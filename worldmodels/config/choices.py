@@ -13,12 +13,12 @@ class Stage(Enum):
     vae = "vae"
     rnn = "rnn"
     controller = "controller"
-    baseline = "baseline"
     evaluate = "evaluate"
     report = "report"
     inspect = "inspect"
     all = "all"
     iterate = "iterate"
+    baseline = "baseline"
     vars()["import"] = "import"  # a keyword of Python: Stage["import"] in code
     export = "export"
     play = "play"
