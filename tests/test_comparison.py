@@ -32,9 +32,11 @@ def test_several_runs_are_compared(copy: Path) -> None:
     for name in ("smoke", "<script>"):
         returns = [float(row["return"]) for row in dots if row["run"] == name]
         assert returns == scores["returns"]
-    with (folder / "comparison-return-over-environment-steps.csv").open(newline="") as file:
-        lines = {row["line"] for row in csv.DictReader(file)}
-    assert lines == {"smoke", "<script>", "mean of CMA-ES, paper"}
+    for axis in ("environment-steps", "hours"):
+        name = f"comparison-return-over-{axis}-of-all-stages.csv"
+        with (folder / name).open(newline="") as file:
+            lines = {row["line"] for row in csv.DictReader(file)}
+        assert lines == {"smoke", "<script>", "random policy", "mean of CMA-ES, paper"}
 
 
 @pytest.mark.parametrize(
