@@ -2,21 +2,24 @@
 
 import csv
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from command import ALONE, error_line, run
+from command import ALONE, composed, error_line, run
 from pages import headings
 
+from worldmodels import extras
 from worldmodels.agents.folder import load_config
 from worldmodels.api import make_dream, make_env
 from worldmodels.baselines.actions import Actions
 from worldmodels.baselines.frames import FrameStack
 from worldmodels.baselines.vec_env import SeededVecEnv
 from worldmodels.envs.action_spec import BoxActions, DiscreteActions
+from worldmodels.errors import ConfigError
 from worldmodels.files.atomic import read_json
 
 SMALL = "policy_kwargs: {features_extractor_kwargs: {features_dim: 8}, net_arch: [8]}"
@@ -266,15 +269,13 @@ def test_a_damaged_state_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     assert state.exists()
 
 
-def test_without_stable_baselines_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from worldmodels import extras
-    from worldmodels.errors import ConfigError
-
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+def test_without_stable_baselines_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = {"stable_baselines3"}
+    monkeypatch.setattr(
+        extras, "find_spec", lambda name: None if name in absent else find_spec(name)
+    )
     with pytest.raises(ConfigError, match=r"pip install 'worldmodels-gym\[baselines\]'"):
-        extras.require("stage=baseline", "stable_baselines3")
+        extras.check(composed("stage=baseline"))
 
 
 def test_a_policy_file_of_another_network_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ those of the stages before the search included."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,19 +126,18 @@ def _seconds(folder: Path) -> float:
 
 
 def draw_progress(
-    runs: Mapping[str, Progress], envs: Collection[str], random: float | None
+    runs: Mapping[str, Progress], env: str, random: float | None
 ) -> list[Drawn | None]:
     """Charts of the scores of several runs against environment steps, and against hours.
 
     Args:
         runs: name -> progress.
-        envs: ids of the environments; the paper's curve stands beside searches in its own.
+        env: id of their environment; the paper's curve stands beside searches in its own.
         random: mean return of the random policy.
     """
     curves: dict[str, Sequence[Point]] = {name: run.points for name, run in runs.items()}
     if not any(curves.values()):
         return [None, None]
-    (env,) = envs if len(envs) == 1 else ("",)
     paper = PAPER_CURVES.get(env, ()) if any(run.searched for run in runs.values()) else ()
     labels = {name: name for name in curves} | {_PAPER: "mean of CMA-ES, paper"}
     charts = []

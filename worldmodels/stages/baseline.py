@@ -26,7 +26,7 @@ from worldmodels.errors import ConfigError
 from worldmodels.runs.integrity import fingerprint_arrays
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
-from worldmodels.stages.agent_parts import starts_of, value_of
+from worldmodels.stages.agent_parts import starts_of
 from worldmodels.stages.context import Context
 from worldmodels.stages.controller import (
     agent_config,
@@ -194,10 +194,11 @@ def _world(context: Context, folder: Path) -> _World:
     dynamics = members[0]
     check_features(dynamics, config.features)
     check_latents(dynamics, features)
-    check_rule("controller.", sampling_rule(config), members, config.value_horizon is not None)
-    starts = starts_of(context, folder, models, dynamics)
-    value = value_of(context, folder, models, dynamics, features)
-    spec = dream_spec(context, models.dynamics, features, starts, value)
+    check_rule("controller.", sampling_rule(config), members)
+    # Without value functions: where an episode is truncated, the algorithm adds a value of its own.
+    spec = dream_spec(
+        context, models.dynamics, features, starts_of(context, folder, models, dynamics)
+    )
     return _World(spec, config.max_steps, features.size(dynamics.latent_size, dynamics))
 
 
