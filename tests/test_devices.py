@@ -1,5 +1,6 @@
 """Which device the models run on, and what depends on it: Metal as if it were here."""
 
+import os
 import platform
 
 import pytest
@@ -48,3 +49,15 @@ def test_metal_is_one_process_in_float32_beside_a_simulator_on_the_cpu(
     assert simulation_device(str(runtime.device)) == "cpu"
     assert not caplog.messages  # CUDA's extra is no advice for a Mac
     assert Runtime(composed("device=auto")).device.type == "cpu"
+
+
+def test_a_gpu_computes_with_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        assert choose_device("auto") == torch.device("cuda")
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)

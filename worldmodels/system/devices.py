@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import warnings
+
 import torch
 
 from worldmodels.errors import ConfigError
@@ -9,6 +12,8 @@ from worldmodels.errors import ConfigError
 
 def choose_device(name: str) -> torch.device:
     """The device of that name; "auto" is CUDA where there is a GPU for it, and else the CPU.
+
+    On CUDA, torch uses deterministic algorithms from then on.
 
     Args:
         name: "auto", "cpu", "cuda" or "mps".
@@ -26,9 +31,24 @@ def choose_device(name: str) -> torch.device:
             " use device=auto or device=cpu"
         )
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device={name}: is none of torch; use auto, cpu, cuda or mps") from error
+    if device.type == "cuda":
+        _use_deterministic_algorithms()
+    return device
+
+
+def _use_deterministic_algorithms() -> None:
+    """Where torch has a deterministic algorithm for a GPU, use it; where it has none, any.
+
+    By default, gradients of convolutions are added up in the order in which threads finish: two
+    trainings with one seed on an H200 gave different weights. cuBLAS reads the variable when a
+    process first uses it.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    warnings.filterwarnings("ignore", message=".* does not have a deterministic implementation")
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -8,6 +8,7 @@ module, and with it torch.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,8 @@ class CudaSimulator:
                 f"device={device}: numba can use no GPU here: {install('cuda')} on a machine with"
                 " an NVIDIA driver, or use device=cpu"
             )
+        # Of a kernel for few environments, numba says at every launch that it does not fill a GPU.
+        warnings.filterwarnings("ignore", message=".*Grid size .* low occupancy")
         # The simulator that numba has for machines without a GPU works on the host's memory.
         simulated = bool(vars(numba.config)["ENABLE_CUDASIM"])
         self._device = torch.device("cpu" if simulated else device)
