@@ -8,9 +8,10 @@ from importlib.util import find_spec
 from shutil import which
 
 from worldmodels import extensions, trackers
-from worldmodels.config.choices import IMPORT, Backend, Display, Engine, Format, Stage
+from worldmodels.config.choices import IMPORT, Backend, Display, Engine, Format, Stage, Target
 from worldmodels.config.hubs import is_hub
-from worldmodels.config.schema import Config, parts
+from worldmodels.config.parts import parts
+from worldmodels.config.schema import Config
 from worldmodels.config.stores import MODULES, protocol
 from worldmodels.errors import ConfigError, install
 
@@ -27,6 +28,7 @@ EXTRAS = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
+    "optuna": "sweep",
     "ray": "ray",
     "submitit": "slurm",
     "tensorboard": "tensorboard",
@@ -48,7 +50,7 @@ WITHOUT_ENV = (IMPORT, Stage.vae, Stage.rnn, Stage.inspect, Stage.report, *EXPOR
 EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate, Stage.plan)
 _LOGGING = (
     *(Stage.vae, Stage.rnn, Stage.controller, Stage.baseline),
-    *(Stage.bootstrap, Stage.all, Stage.iterate),
+    *(Stage.bootstrap, Stage.all, Stage.iterate, Stage.sweep),
 )
 
 
@@ -140,8 +142,12 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
         if config.workers.backend is Backend.ray:
             yield "workers=ray", "ray"
             yield "workers=ray", "grpc"
+    if stage is Stage.sweep:
+        yield "stage=sweep", "optuna"
     if stage is Stage.baseline:
         yield "stage=baseline", "stable_baselines3"
+    if stage is Stage.sweep and config.sweep.target is Target.baseline:
+        yield "sweep.target=baseline", "stable_baselines3"
     if stage is Stage.play or (stage is Stage.export and config.format in GRAPHS):
         for module in ("onnx", "onnxscript", "onnxruntime"):
             yield f"stage={stage.name}", module

@@ -19,6 +19,7 @@ class Stage(Enum):
     all = "all"
     iterate = "iterate"
     baseline = "baseline"
+    sweep = "sweep"
     vars()["import"] = "import"  # a keyword of Python: Stage["import"] in code
     export = "export"
     play = "play"
@@ -99,6 +100,15 @@ class Algorithm(Enum):
     ppo = "ppo"
     dqn = "dqn"
     sac = "sac"
+
+
+class Target(Enum):
+    """The stage that stage=sweep finds values for."""
+
+    vae = "vae"
+    rnn = "rnn"
+    controller = "controller"
+    baseline = "baseline"
 
 
 class LatentChoice(Enum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.config.choices import Backend, Engine, LoggerMode, Precision, Strategy
+from worldmodels.config.choices import Backend, Engine, LoggerMode, Precision, Strategy, Target
 from worldmodels.config.keys import number
 
 _WEEK = 7 * 24 * 3600
@@ -36,6 +36,27 @@ class WatchConfig:
     record: bool = False
     """Write the episodes in which a person drives as the run's rollouts; their seeds are those of
     collection."""
+
+
+@dataclass
+class SweepConfig:
+    """Search for the best values of keys: stage=sweep."""
+
+    target: Target = Target.vae
+    """The stage that is tried with different values."""
+    space: dict[str, Any] = field(default_factory=dict)
+    """Keys, each with a list of values or a range: {vae.batch_size: [32, 100], vae.learning_rate:
+    {low: 1e-4, high: 1e-2, log: true}}."""
+    metric: str | None = None
+    """Name in metrics.csv of what is optimised; null: validation/loss, validation/nll of the rnn,
+    selection/mean of controller and baseline."""
+    trials: int = number(20, 1, 100_000)
+    """Trials in all, each a run in the folder of this one."""
+    random_trials: int = number(5, 1, 100_000)
+    """Trials with random values, before the others are chosen by the results so far."""
+    early_stopping: bool = True
+    """Stop a trial whose best value so far is worse than the median of those before it at the same
+    epoch or evaluation."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from worldmodels.config.hubs import hub_address, is_hub
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.schema import Config, bootstrap_config, flat, round_config, unknown
 from worldmodels.config.sections import ControllerConfig
+from worldmodels.config.space import read_space, with_values
 from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
 
@@ -100,6 +101,8 @@ def check(config: Config) -> None:
     if config.bootstrap:
         _check_changed("bootstrap.*", partial(bootstrap_config, config))
     _check_schedule(config)
+    if config.stage is Stage.sweep or (config.stage is Stage.plan and config.sweep.space):
+        _check_sweep(config)
 
 
 def _check_changed(where: str, changed: Callable[[], Config]) -> None:
@@ -124,6 +127,25 @@ def _check_schedule(config: Config) -> None:
     for number in numbers:
         where = f"iterate.schedule from round {number} on"
         _check_changed(where, partial(round_config, config, number))
+
+
+def _check_sweep(config: Config) -> None:
+    """The space of a sweep: the configurations at its ends."""
+    space = read_space(config.sweep.space)
+    if config.bootstrap:
+        raise ConfigError(
+            "stage=sweep: a run with a bootstrap run has two values of a key; give base=<run> of"
+            " the finished stages, and ~bootstrap"
+        )
+    if config.trainer.grouped:
+        raise ConfigError("stage=sweep: trials train in one process; give trainer.devices=1")
+    target = Stage[config.sweep.target.name]
+    if config.stage is Stage.plan and target is Stage.baseline:
+        raise ConfigError("sweep.target=baseline: stage=plan does not estimate baselines")
+    for key, values in space.items():
+        for value in values.ends:
+            changed = partial(replace, with_values(config, {key: value}), stage=target)
+            _check_changed(f"sweep.space: {key}={value}", changed)
 
 
 def run_folder(config: Config, key: str, name: str) -> Path:

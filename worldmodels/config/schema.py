@@ -6,7 +6,7 @@ wrong type is an error that names the key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from enum import Enum
@@ -20,6 +20,7 @@ from worldmodels.config.execution import (
     LoggerConfig,
     MirrorConfig,
     PlayConfig,
+    SweepConfig,
     TrainerConfig,
     WatchConfig,
     WorkersConfig,
@@ -94,6 +95,7 @@ class Config:
     baseline: BaselineConfig = field(default_factory=BaselineConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     iterate: IterateConfig = field(default_factory=IterateConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     play: PlayConfig = field(default_factory=PlayConfig)
     watch: WatchConfig = field(default_factory=WatchConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -111,6 +113,7 @@ def register() -> None:
         node.vae.options,
         node.rnn.options,
         node.baseline.options,
+        node.sweep.space,
         node.logger.options,
     ):
         OmegaConf.set_struct(mapping, False)
@@ -147,19 +150,6 @@ def round_config(config: Config, number: int) -> Config:
         if not any("noise" in change.get("rollouts", {}) for change in changes):
             own.rollouts.noise = config.iterate.noise
     return own
-
-
-def parts(config: Config) -> Iterator[Config]:
-    """What the stages of one command run with: its own configuration, and that of its bootstrap
-    run."""
-    yield config
-    if config.bootstrap and config.stage in (
-        Stage.bootstrap,
-        Stage.all,
-        Stage.iterate,
-        Stage.plan,
-    ):
-        yield bootstrap_config(config)
 
 
 def unknown(key: str) -> str:

@@ -44,6 +44,7 @@ STAGES = {
     Stage.evaluate: "score an agent in the real environment, and write a video",
     Stage.report: "write the report, an HTML page",
     Stage.iterate: "rounds of stage=all; each collects with the controller of the one before",
+    Stage.sweep: "search for the best values of keys (sweep.space=)",
     IMPORT: "take over episodes that other programs recorded (format=, source=)",
     Stage.inspect: "statistics of the collected data, and a contact sheet",
     Stage.export: "write an agent or episodes for other programs (format=)",

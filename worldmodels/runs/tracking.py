@@ -66,6 +66,8 @@ Row = tuple[int, str, float, float]
 """Of a metrics file: step, name, value, seconds of work up to then."""
 Draw = Callable[..., Mapping[str, np.ndarray]]
 """Makes the pictures and films of a state of training, by name; see `PictureTracker`."""
+Watch = Callable[[int, Mapping[str, float]], None]
+"""Takes the metrics of a step."""
 GAUGE_SECONDS = 10.0
 """Least time between two readings of memory and device use for a tracker."""
 
@@ -81,6 +83,7 @@ class MetricsLog:
         made_by: hash of the configuration and inputs of the stage, a column of the file.
         draw: makes what `show` gives to a tracker that takes pictures; None: nothing.
         ranges: of figures; the first value outside is pointed out.
+        watch: is called with each step and its metrics, last; an exception of it ends the stage.
 
     `env_steps` is set by a search: steps of its world so far, which the tracker receives too.
     """
@@ -92,8 +95,9 @@ class MetricsLog:
         made_by: str = "",
         draw: Draw | None = None,
         ranges: Iterable[Range] = (),
+        watch: Watch | None = None,
     ) -> None:
-        self.path = path
+        self.path, self._watch = path, watch
         self._tracker, self._draw = tracker, draw
         self._gauge = None if tracker is None else Gauge(GAUGE_SECONDS)
         self._made_by, self._health = made_by, Health(ranges)
@@ -122,6 +126,8 @@ class MetricsLog:
                 more |= {} if self.env_steps is None else {ENV_STEPS: self.env_steps}
             self._given = step
             self._forward(lambda tracker: tracker.log(step, {**values, **more}))
+        if self._watch is not None:
+            self._watch(step, values)
 
     def show(self, step: int, *state: Any) -> None:
         """Give the tracker the pictures of the present state, if it takes any.

@@ -14,7 +14,8 @@ from worldmodels.agents import pretrained
 from worldmodels.agents.folder import load_config
 from worldmodels.agents.registry import build_dynamics, build_encoder
 from worldmodels.config.choices import IMPORT, TRAINING, Stage
-from worldmodels.config.schema import Config, flat, parts
+from worldmodels.config.parts import parts
+from worldmodels.config.schema import Config, flat
 from worldmodels.config.shipped import environment_of
 from worldmodels.envs.engines import check_registered, check_restorable
 from worldmodels.envs.observation import ObservationSpec
@@ -24,7 +25,7 @@ from worldmodels.models.encoder import Encoder
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.health import Range
 from worldmodels.runs.stage_folder import StageFolder
-from worldmodels.runs.tracking import Draw, MetricsLog, say
+from worldmodels.runs.tracking import Draw, MetricsLog, Watch, say
 from worldmodels.stages.inputs import Inputs, check_features
 from worldmodels.stages.runtime import Runtime
 from worldmodels.system.devices import choose_device
@@ -41,12 +42,14 @@ class Context:
         run: the artifacts of this run.
         published: the folder of the agent that ``base=`` names; see `Inputs`.
         earlier: the rounds before this one; see `Inputs`.
+        watch: takes the metrics of the stage of that name; see `MetricsLog`.
     """
 
     config: Config
     run: Run
     published: Path | None = None
     earlier: tuple[Run, ...] = ()
+    watch: tuple[str, Watch] | None = None
 
     @cached_property
     def runtime(self) -> Runtime:
@@ -117,7 +120,7 @@ class Context:
         """Raise `ConfigError` for models that cannot be built, on the meta device, without memory;
         and for a controller whose features the dynamics model that is trained before it does not
         have."""
-        if config.stage not in (*TRAINING, Stage.plan):
+        if config.stage not in (*TRAINING, Stage.plan, Stage.sweep):
             return
         with torch.device("meta"):
             encoder = build_encoder(config.vae, config.env.size)
@@ -192,7 +195,9 @@ class Context:
         name = f"{self.run.root.name}/{folder.stage}"
         tracker = trackers.start(self.config.logger, folder.path, name, folder.record)
         made_by = folder.record["made_by"]
-        return MetricsLog(folder.path / "metrics.csv", tracker, made_by, draw, ranges)
+        stage, watch = self.watch or ("", None)
+        watched = watch if folder.stage == stage else None
+        return MetricsLog(folder.path / "metrics.csv", tracker, made_by, draw, ranges, watched)
 
 
 def _keys(observation: ObservationSpec) -> str:

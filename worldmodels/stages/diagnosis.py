@@ -50,6 +50,7 @@ OPTIONAL = {
     "ray": ("ray",),
     "s3": ("s3fs",),
     "slurm": ("hydra-submitit-launcher",),
+    "sweep": ("optuna",),
     "tensorboard": ("tensorboard",),
     "timesformer": ("transformers",),
 }

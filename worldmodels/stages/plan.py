@@ -59,6 +59,8 @@ def run(context: Context) -> None:
         estimate = Estimate(part, known[_rates_key(part)], before)
         stages |= {prefix + name: plan for name, plan in estimate.stages(main=not prefix)}
         before = estimate.data
+    if config.sweep.space:
+        stages = _of_sweep(config, stages)
     _write(context, stages, known, time.monotonic() - began)
     console.print(_table(stages, config.price_per_hour))
     _say_limits(context, stages)
@@ -69,6 +71,31 @@ def _start(started: float, compiled: float) -> StagePlan:
     notes = [f"of which {compiled:.0f} s compiling the simulator, which a next command finds done"]
     own = psutil.Process().memory_info().rss
     return StagePlan(started + compiled, own, disk=0, assumes=notes if compiled > 10 else [])
+
+
+def _of_sweep(config: Config, stages: dict[str, StagePlan]) -> dict[str, StagePlan]:
+    """What is planned for ``stage=sweep``: the stages that run once, and the trials.
+
+    Args:
+        config: with a space.
+        stages: of a run of that configuration.
+    """
+    sweep = config.sweep
+    order = ["rollouts", "vae", "rnn", "controller"]
+    order = order[: order.index(sweep.target.name) + 1]
+    sections = {key.partition(".")[0] for key in sweep.space}
+    made = [number for number, name in enumerate(order) if name in sections]
+    first = 0 if sections & {"seed", "env"} else min([*made, len(order) - 1])
+    own = [stages[name] for name in order[first:]]
+    trials = replace(
+        max(own, key=lambda plan: plan.memory),
+        seconds=sweep.trials * sum(plan.seconds for plan in own),
+        disk=sweep.trials * sum(plan.disk for plan in own),
+        at_most=True,
+        assumes=["none is stopped early, and each takes as long as with the configured values"],
+    )
+    once = {name: stages[name] for name in ("start", *order[:-1])}
+    return {**once, f"{sweep.trials} trials": trials}
 
 
 def _rates_key(config: Config) -> str:

@@ -1,0 +1,1 @@
+"""Which values a sweep tries next, by Optuna."""
