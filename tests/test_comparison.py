@@ -9,6 +9,7 @@ from command import error_line, run
 from pages import headings, rows
 
 from worldmodels.files.atomic import read_json, write_json
+from worldmodels.reporting.progress import progress_of
 
 
 @pytest.mark.system
@@ -65,3 +66,17 @@ def test_a_run_that_cannot_be_compared_is_named(
     line = error_line(run(tmp_path, "stage=report", "run=smoke", "preset=smoke", *words))
     assert said in line
     assert not (tmp_path / "smoke/report").exists()
+
+
+def test_a_step_with_a_repeated_action_counts_as_the_simulators_steps(copy: Path) -> None:
+    folders = {stage: copy / "smoke" / stage for stage in ("rollouts", "vae", "rnn", "controller")}
+    once = progress_of(folders).points
+    for stage in ("rollouts", "controller"):
+        manifest = read_json(folders[stage] / "manifest.json")
+        assert manifest["config"]["env.frame_skip"] == 1
+        manifest["config"]["env.frame_skip"] = 4
+        write_json(folders[stage] / "manifest.json", manifest)
+    repeated = progress_of(folders).points
+    assert once
+    assert [point.steps for point in repeated] == [4 * point.steps for point in once]
+    assert [point.seconds for point in repeated] == [point.seconds for point in once]

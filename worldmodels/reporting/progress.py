@@ -1,5 +1,8 @@
 """Scores in the environment against what a run had cost until then: environment steps and hours,
-those of the stages before the search included."""
+those of the stages before the search included.
+
+Environment steps are those of the simulator: ``env.frame_skip`` for each step of an episode.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from worldmodels.config.choices import WorldKind
 from worldmodels.files.atomic import JsonLines, read_json
 from worldmodels.reporting.charts import Chart, Drawn, draw
 from worldmodels.reporting.learning import PAPER_CURVES, Point
-from worldmodels.reporting.records import read_record, read_scores
+from worldmodels.reporting.records import Record, read_record, read_scores
 from worldmodels.reporting.rounds import ROUNDS
 from worldmodels.reporting.scores import RANDOM
 from worldmodels.runs.manifests import MANIFEST
@@ -95,7 +98,8 @@ def progress_of(folders: Mapping[str, Path]) -> Progress:
         score = read_scores(folders["evaluate"] / "scores.json")["agent"].mean
         return Progress([Point(steps, seconds + _seconds(folder), score)], False)
     found = search_curve(folder) if trained == "controller" else baseline_curve(folder)
-    points = [Point(steps + p.steps, seconds + p.seconds, p.score) for p in found]
+    skip = _frame_skip(manifest)
+    points = [Point(steps + skip * p.steps, seconds + p.seconds, p.score) for p in found]
     return Progress(points, trained == "controller")
 
 
@@ -105,7 +109,8 @@ def _rounds(folder: Path, newest: Path) -> list[Point]:
     for entry in read_json(folder / ROUNDS)["rounds"]:
         this = folder / entry["name"]
         seconds += sum(_seconds(this / stage) for stage in (*_BEFORE, "controller"))
-        points.append(Point(entry["frames"]["total"], seconds, entry["earned"]["mean"]))
+        skip = _frame_skip(read_record(this / "rollouts" / MANIFEST))
+        points.append(Point(skip * entry["frames"]["total"], seconds, entry["earned"]["mean"]))
         if this == newest:
             break
     return points
@@ -113,11 +118,17 @@ def _rounds(folder: Path, newest: Path) -> list[Point]:
 
 def _steps(folder: Path) -> int:
     """Environment steps of a stage: recorded ones, or those of a search."""
-    summary = read_record(folder / MANIFEST).group("summary")
+    manifest = read_record(folder / MANIFEST)
+    summary, skip = manifest.group("summary"), _frame_skip(manifest)
     if folder.name == "rollouts":
-        return round(summary.number("frames"))
+        return skip * round(summary.number("frames"))
     searched = folder.name == "controller" and summary.text("world") == WorldKind.real.name
-    return round(summary.number("steps")) if searched else 0
+    return skip * round(summary.number("steps")) if searched else 0
+
+
+def _frame_skip(manifest: Record) -> int:
+    """Steps of the simulator for a step of an episode, in the environment of a stage."""
+    return round(manifest.group("config").optional("env.frame_skip") or 1)
 
 
 def _seconds(folder: Path) -> float:
