@@ -88,6 +88,11 @@ def test_a_search_in_the_environment_is_tuned_on_the_selection_seeds(tmp_path: P
 # --- how values are chosen
 
 
+def read_again(study: Study) -> list[Trial]:
+    """Its trials as a file has them."""
+    return [Trial.read(json.loads(json.dumps(trial.record()))) for trial in study.trials]
+
+
 def study(trials: int, early_stopping: bool = True) -> Study:
     """A study of trials whose metric falls by one in each of five epochs, to a minimum at 3."""
     space = read_space({"vae.learning_rate": {"low": 0.0, "high": 10.0}, "vae.epochs": [1, 2]})
@@ -95,13 +100,18 @@ def study(trials: int, early_stopping: bool = True) -> Study:
     while found.ended < trials:
         trial = found.begin()
         # Every trial is that of a study which is read from its records.
-        read = [Trial.read(json.loads(json.dumps(one.record()))) for one in found.trials]
-        again = Study(space, Rules(False, 4, early_stopping, seed=7), read)
+        again = Study(space, Rules(False, 4, early_stopping, seed=7), read_again(found))
         assert again.begin().values == trial.values
         for epoch in range(5):
             value = (trial.values["vae.learning_rate"] - 3) ** 2 + 5 - epoch
-            assert not found.report(epoch, value) or early_stopping
-            if again.report(epoch, value):
+            stop = found.report(epoch, value)
+            assert again.report(epoch, value) == stop
+            # Killed here, it repeats the step and decides the same.
+            resumed = Study(space, Rules(False, 4, early_stopping, seed=7), read_again(found))
+            assert resumed.begin().values == trial.values
+            assert resumed.report(epoch, value) == stop
+            if stop:
+                assert early_stopping
                 trial.state = STOPPED
                 break
         else:

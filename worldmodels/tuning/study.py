@@ -140,16 +140,16 @@ class Study:
         """Note the metric of the running trial; whether the trial should stop.
 
         Args:
-            step: of the stage; one that was reported before, and is repeated, is ignored.
+            step: of the stage. One that was reported before is repeated after a kill; its value is
+                the same, and only the last one decides.
             value: of the metric.
         """
         trial = self.trials[-1]
         assert self._running is not None
-        if step in trial.reports:
-            return False
-        self._running.report(value, len(trial.reports))
-        trial.reports[step] = value
-        return self._running.should_prune()
+        if step not in trial.reports:
+            self._running.report(value, len(trial.reports))
+            trial.reports[step] = value
+        return step == max(trial.reports) and self._running.should_prune()
 
     def result(self, trial: Trial) -> float | None:
         """The best value of the metric; None where there is none, and of a trial that failed."""
