@@ -162,6 +162,7 @@ def test_whole_numbers_stay_whole() -> None:
         ("{run: [a, b]}", "sweep.space: run: give seed, or keys of env, rollouts"),
         ("{vae.learning: [1, 2]}", "vae.learning: no such key, perhaps vae.learning_rate"),
         ("{vae.latent_size: [0, 8]}", "sweep.space: vae.latent_size=0: vae.latent_size=0: choose"),
+        ("{controller.sigma: [0.1, 0.2]}", "controller.sigma: has no effect on stage=vae; leave"),
         ("{vae.epochs: [1]}", "sweep.space: vae.epochs: give two different values or more"),
         ("{vae.epochs: [1, [2]]}", "sweep.space: vae.epochs: give two different values or more"),
         ("{vae.epochs: 3}", "sweep.space: vae.epochs: give a list of values, or {low: 1, high: 8"),

@@ -29,7 +29,7 @@ from worldmodels.config.hubs import hub_address, is_hub
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.schema import Config, bootstrap_config, flat, round_config, unknown
 from worldmodels.config.sections import ControllerConfig
-from worldmodels.config.space import read_space, with_values
+from worldmodels.config.space import SECTIONS, read_space, with_values
 from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
 
@@ -143,6 +143,12 @@ def _check_sweep(config: Config) -> None:
     if config.stage is Stage.plan and target is Stage.baseline:
         raise ConfigError("sweep.target=baseline: stage=plan does not estimate baselines")
     for key, values in space.items():
+        section = key.partition(".")[0]
+        if target is not Stage.baseline and section in SECTIONS[SECTIONS.index(target.name) + 1 :]:
+            raise ConfigError(
+                f"sweep.space: {key}: has no effect on stage={target.name}; leave it out, or give"
+                f" sweep.target={section}"
+            )
         for value in values.ends:
             changed = partial(replace, with_values(config, {key: value}), stage=target)
             _check_changed(f"sweep.space: {key}={value}", changed)

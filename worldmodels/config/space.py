@@ -11,7 +11,7 @@ from worldmodels.config.schema import Config, changed
 from worldmodels.errors import ConfigError
 
 SECTIONS = ("env", "rollouts", "vae", "rnn", "controller", "baseline")
-"""Sections whose keys can be searched."""
+"""Sections whose keys can be searched, in the order in which stages use them."""
 _ENDS = ("low", "high")
 
 
