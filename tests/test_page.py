@@ -213,7 +213,7 @@ def test_the_page_opens_with_the_agent_and_its_scores(smoke: Path) -> None:
     assert headings(page)[1:6] == [
         "Scores",
         "Worst episodes of the agent",
-        "CMA-ES controller",
+        "Controller",
         "Recorded episodes",
         "VAE encoder",
     ]

@@ -85,6 +85,14 @@ class WorldKind(Enum):
     dream = "dream"
 
 
+class Optimizer(Enum):
+    """How the controller is trained: by CMA-ES, or by gradients of returns in the learned model
+    with a critic."""
+
+    cma_es = "cma_es"
+    actor_critic = "actor_critic"
+
+
 class Features(Enum):
     """Inputs of the controller: the latent z, z and the dynamics model's hidden state h, or z, the
     cell state c of an LSTM and h."""

@@ -21,6 +21,7 @@ from worldmodels.config.choices import (
     ActionSource,
     Backend,
     Features,
+    Optimizer,
     Stage,
     StartChoice,
     WorldKind,
@@ -86,6 +87,7 @@ def check(config: Config) -> None:
             " for each core of the cluster, or workers=local"
         )
     _check_search(config.controller)
+    _check_gradients(config)
     _check_memory(config)
     _check_branches(config)
     if config.rnn.failure_termination is not None and config.rollouts.stall_steps is None:
@@ -247,6 +249,39 @@ def _check_search(config: ControllerConfig) -> None:
             f"{config.episodes} a generation has {episodes:,} episodes; choose at most"
             f" {GENERATION:,}"
         )
+
+
+def _check_gradients(config: Config) -> None:
+    """What a controller that is trained by gradients does not take."""
+    controller = config.controller
+    if controller.optimizer is not Optimizer.actor_critic:
+        return
+    why = "controller.optimizer=actor_critic"
+    if controller.world is not WorldKind.dream:
+        raise ConfigError(f"{why}: trains in the learned model; give controller.world=dream")
+    if config.actor_critic.discount == 1:
+        raise ConfigError("actor_critic.discount=1: choose a number below 1")
+    if config.stage is Stage.plan:
+        raise ConfigError(f"{why}: stage=plan does not estimate it; plan other stages")
+    if config.trainer.grouped:
+        raise ConfigError(f"{why}: trains in one process; give trainer.devices=1")
+    if config.rnn.members > 1:
+        raise ConfigError(f"{why}: uses one dynamics model; give rnn.members=1")
+    for key, value, none in (
+        ("pessimism", controller.pessimism, 0),
+        ("starts", controller.starts.name, "first"),
+        ("sampled_termination", controller.sampled_termination, False),
+        ("observer", controller.observer, False),
+        ("value_horizon", controller.value_horizon, None),
+        ("exploitation_patience", controller.exploitation_patience, None),
+        ("termination_penalty", controller.termination_penalty, 0),
+    ):
+        if value != none:
+            instead = "null" if none is None else str(none).lower()
+            raise ConfigError(
+                f"controller.{key}={value}: is of a search by CMA-ES; give {instead}, or"
+                " controller.optimizer=cma_es"
+            )
 
 
 def _check_memory(config: Config) -> None:

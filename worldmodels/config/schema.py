@@ -28,6 +28,7 @@ from worldmodels.config.execution import (
 from worldmodels.config.keys import number
 from worldmodels.config.renames import renamed
 from worldmodels.config.sections import (
+    ActorCriticConfig,
     BaselineConfig,
     CalibrationConfig,
     ControllerConfig,
@@ -92,6 +93,7 @@ class Config:
     rnn: RNNConfig = field(default_factory=RNNConfig)
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
     controller: ControllerConfig = field(default_factory=ControllerConfig)
+    actor_critic: ActorCriticConfig = field(default_factory=ActorCriticConfig)
     baseline: BaselineConfig = field(default_factory=BaselineConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     iterate: IterateConfig = field(default_factory=IterateConfig)

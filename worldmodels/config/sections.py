@@ -25,6 +25,7 @@ from worldmodels.config.choices import (
     LatentChoice,
     MemberSampling,
     OnCorrupt,
+    Optimizer,
     StartChoice,
     WorldKind,
 )
@@ -229,6 +230,9 @@ class ControllerConfig:
 
     world: WorldKind = WorldKind.real
     """Where it is trained: real environment, or learned model (dream)."""
+    optimizer: Optimizer = Optimizer.cma_es
+    """How it is trained: by CMA-ES; or in the learned model, by gradients (actor_critic), to which
+    the keys of actor_critic belong, and those of a search do not."""
     population: int = number(64, 2, 10_000)
     """Candidates in a generation."""
     episodes: int = number(16, 1, 10_000)
@@ -306,6 +310,30 @@ class ControllerConfig:
     """Evaluations in a row whose mean return in the learned model exceeds the largest recorded one,
     after which the search stops; the agent is then the best controller before them. null: it goes
     on."""
+
+
+@dataclass
+class ActorCriticConfig:
+    """Training of the controller by gradients in the learned model, with a critic
+    (controller.optimizer=actor_critic)."""
+
+    updates: int = number(1000, 1, _MANY * 10)
+    """Steps of the optimiser."""
+    batch_size: int = number(512, 1, 65_536)
+    """Episodes in the learned model for each step, which begin at any moment of recorded ones."""
+    horizon: int = number(15, 1, 1000, unit="steps")
+    """Steps of such an episode; the critic has the value of what follows."""
+    discount: float = number(0.99, 0, 1, above=True)
+    """Discount factor of a step, below 1."""
+    return_lambda: float = number(0.95, 0, 1)
+    """Lambda of the returns: 1 is the rewards of all steps and the value of the last, 0 that of one
+    step."""
+    action_noise: float = number(0.3, 0, 100)
+    """Standard deviation of the noise on the controller's outputs, before they are bounded."""
+    learning_rate: float = number(3e-4, 0, _HUGE, above=True)
+    """Learning rate of Adam in the first step."""
+    final_learning_rate: float = number(3e-4, 0, _HUGE, above=True)
+    """Learning rate of Adam in the last step, reached by exponential decay."""
 
 
 @dataclass

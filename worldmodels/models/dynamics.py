@@ -105,7 +105,8 @@ class DynamicsModel(Module, Protocol):
         ...
 
     def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
-        """The state after z_t (B, Z) and a_t (B, A), from the `state` before them."""
+        """The state after z_t (B, Z) and a_t (B, A), from the `state` before them; with a gradient
+        where one of them has one (controller.optimizer=actor_critic)."""
         ...
 
     def predict(self, state: State) -> Prediction[LatentDistribution]:

@@ -15,6 +15,8 @@ from worldmodels.models.heads import MixtureDynamics, MixtureHead, Objective
 
 def tanh(x: Tensor) -> Tensor:
     """tanh, by the logistic function: PyTorch's own takes five times as long on a CPU."""
+    if x.requires_grad:  # what follows is in place
+        return torch.tanh(x)
     return torch.sigmoid(x * 2).mul_(2).sub_(1)
 
 
@@ -92,6 +94,9 @@ class MDNRNN(MixtureDynamics):
         # float32 from here on: a forget gate near 1 is a long memory, which bfloat16 would round.
         gates = torch.addmm(gates, h.to(dtype), weight_hh.t()).float()
         enter, forget, cell, output = gates.chunk(4, dim=-1)  # (B, H) each
+        if gates.requires_grad:
+            c = torch.sigmoid(forget) * c + torch.sigmoid(enter) * torch.tanh(cell)
+            return torch.sigmoid(output) * torch.tanh(c), c
         # In place: fewer arrays compete for the cache.
         c = torch.sigmoid(forget).mul_(c).add_(torch.sigmoid(enter).mul_(tanh(cell)))
         return torch.sigmoid(output).mul_(tanh(c)), c

@@ -91,6 +91,15 @@ _DISAGREEMENT_CHART = Chart(
     "generation",
     "standard deviation of the next latent",
 )
+_IMAGINATION_CHARTS = (
+    Chart({"train/return": "discounted return"}, "update", "return in the learned model"),
+    Chart({"train/reward": "mean reward"}, "update", "reward of a step"),
+    Chart(
+        {"train/explained_variance": "explained by the critic"},
+        "update",
+        "share of the variance of returns",
+    ),
+)
 _BASELINE_CHART = Chart(
     {
         "selection/mean": "on the selection seeds",
@@ -250,6 +259,9 @@ def _model_name(key: str) -> str:
 
 
 def _controller(folder: Path, manifest: Record, figures: Figures) -> Values:
+    if manifest.group("summary").optional("updates") is not None:
+        charts = _charts(_IMAGINATION_CHARTS, folder)
+        return {"charts": figures.take("controller", charts), "gradients": True}
     search = read_search(folder)
     curves = {
         "mean of the generation": against_steps(search.rows, "fitness/mean"),
@@ -257,7 +269,8 @@ def _controller(folder: Path, manifest: Record, figures: Figures) -> Values:
     }
     charts = [draw_learning(curves, [search.env])]
     charts += [draw(chart, search.rows) for chart in (_GENERATION_CHART, _DISAGREEMENT_CHART)]
-    return {"charts": figures.take("controller", charts), "paper": search.env in PAPER_CURVES}
+    paper = search.env in PAPER_CURVES
+    return {"charts": figures.take("controller", charts), "gradients": False, "paper": paper}
 
 
 def _baseline(folder: Path, manifest: Record, figures: Figures) -> Values:

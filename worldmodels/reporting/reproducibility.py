@@ -91,17 +91,19 @@ def _models(manifests: Manifests) -> Item:
         keys = ("rnn.model", "rnn.members", "rnn.hidden_size", "rnn.mixtures")
         parts.append(f"Dynamics model {_keys(manifests['rnn'], *keys)}.")
     if "controller" in manifests:
-        chosen = (
-            "features",
-            "hidden_units",
-            "pca_components",
-            "diagonal",
-            "population",
-            "episodes",
-        )
-        found = _keys(manifests["controller"], *(f"controller.{key}" for key in chosen))
-        parts.append(f"Controller, searched by CMA-ES, {found}.")
+        parts.append(_controller(manifests["controller"]))
     return Item(question, " ".join(parts) or absence("vae", manifests))
+
+
+def _controller(manifest: Record) -> str:
+    shape = ("controller.features", "controller.hidden_units")
+    if manifest.group("summary").optional("updates") is not None:
+        trained = ("updates", "batch_size", "horizon", "discount", "return_lambda")
+        found = _keys(manifest, *shape, *(f"actor_critic.{key}" for key in trained))
+        return f"Controller, trained by gradients in the learned model with a critic, {found}."
+    own = ("pca_components", "diagonal", "population", "episodes")
+    found = _keys(manifest, *shape, *(f"controller.{key}" for key in own))
+    return f"Controller, searched by CMA-ES, {found}."
 
 
 def _complexity(manifests: Manifests) -> Item:

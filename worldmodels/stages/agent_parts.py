@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from worldmodels.agents.folder import AgentConfig
+from worldmodels.agents.folder import Agent, AgentConfig, write_agent
+from worldmodels.agents.model_files import load_encoder, load_first_latents, load_members
 from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
 from worldmodels.agents.value_file import VALUE, load_values, save_values
-from worldmodels.config.choices import StartChoice
+from worldmodels.config.choices import StartChoice, WorldKind
 from worldmodels.data.latents import LatentSet
 from worldmodels.data.sequences import balanced
 from worldmodels.data.starts import draw_starts
@@ -27,6 +28,7 @@ from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.features import FeatureSpec
 from worldmodels.models.value import ValueEnsemble
+from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import Models
@@ -38,6 +40,38 @@ START_COUNT = 1024
 """Moments at which episodes in the learned model begin, at most."""
 VALUE_FUNCTIONS = 3
 """Value functions that are trained."""
+
+
+def write_trained(
+    context: Context,
+    folder: StageFolder,
+    models: Models,
+    joined: AgentConfig,
+    parameters: np.ndarray,
+) -> list[str]:
+    """Write the agent of a stage ``controller``.
+
+    Args:
+        context: of the command.
+        folder: of the stage.
+        models: encoder and dynamics model.
+        joined: features and layers of the controller.
+        parameters: of the controller.
+
+    Returns:
+        the names of its files, within the folder of the stage.
+    """
+    encoder, members = load_encoder(models.encoder).for_inference(), load_members(models.dynamics)
+    # Saved in the type they were used in: bfloat16 halves the size. In the environment the
+    # dynamics model computes in float32.
+    if context.runtime.world_bfloat16:
+        encoder = encoder.to(torch.bfloat16)
+        if context.config.controller.world is WorldKind.dream:
+            members = [member.to(torch.bfloat16) for member in members]
+    dynamics, *others = members
+    agent, first = folder.path / "agent", load_first_latents(models.dynamics)
+    write_agent(agent, Agent(encoder, dynamics, parameters, joined, tuple(others)), first)
+    return [f"agent/{path.name}" for path in agent.iterdir() if not path.name.startswith(".")]
 
 
 def subspace_of(

@@ -1,4 +1,5 @@
-"""Stage ``controller``: CMA-ES in the environment or in the learned model (paper, A.3, A.4)."""
+"""Stage ``controller``: CMA-ES in the environment or in the learned model (paper, A.3, A.4), or
+gradients in the learned model (`worldmodels.stages.actor_critic`)."""
 
 from __future__ import annotations
 
@@ -6,15 +7,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from worldmodels import seeds
-from worldmodels.agents.folder import Agent, AgentConfig, read_agent, write_agent
-from worldmodels.agents.model_files import load_encoder, load_first_latents, load_members
+from worldmodels.agents.folder import AgentConfig, read_agent
+from worldmodels.agents.model_files import load_encoder, load_members
 from worldmodels.config.choices import (
     HiddenChoice,
     LatentChoice,
     MemberSampling,
+    Optimizer,
     WorldKind,
 )
 from worldmodels.config.sections import ControllerConfig
@@ -37,7 +38,8 @@ from worldmodels.runs.integrity import fingerprint_arrays
 from worldmodels.runs.manifests import MANIFEST
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
-from worldmodels.stages.agent_parts import starts_of, subspace_of, value_of
+from worldmodels.stages import actor_critic
+from worldmodels.stages.agent_parts import starts_of, subspace_of, value_of, write_trained
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import STATE_FEATURES, Models, agent_of, check_features
 from worldmodels.worlds.members import SamplingRule, check_rule
@@ -51,7 +53,8 @@ GPU_DREAM_ENVS = 8192
 
 
 def run(context: Context) -> None:
-    """Evolve controllers; the best one on the selection seeds becomes the agent."""
+    """Train the controller, which becomes the agent: by CMA-ES, the best one on the selection
+    seeds."""
     config = context.config.controller
     real = config.world is WorldKind.real
     inputs = context.inputs.models().fingerprints
@@ -61,8 +64,16 @@ def run(context: Context) -> None:
     falling = config.final_sigma is not None
     growable = ["controller.exploitation_patience"]
     growable += [] if falling else ["controller.generations", "controller.total_steps"]
+    by_gradients = config.optimizer is Optimizer.actor_critic
+    if by_gradients:
+        world["actor_critic"] = context.config.actor_critic
     with context.begin("controller", inputs, tuple(growable), controller=config, **world) as folder:
-        if not folder.complete:
+        if folder.complete:
+            return
+        if by_gradients:
+            models = context.inputs.models()
+            actor_critic.train(context, folder, models, agent_config(context))
+        else:
             _evolve(context, folder)
 
 
@@ -70,7 +81,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     config, models = context.config.controller, context.inputs.models()
     joined = agent_config(context)
     encoder, members = load_encoder(models.encoder), load_members(models.dynamics)
-    dynamics, first = members[0], load_first_latents(models.dynamics)
+    dynamics = members[0]
     check_features(dynamics, config.features)
     if config.world is WorldKind.dream:
         check_latents(dynamics, joined.features)
@@ -96,16 +107,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     draw = agent_snapshot(world.build, encoder, joined.controller, seed, config.max_steps)
     with context.tracker(folder, draw, health.of_search()) as tracker:
         result = evolve(search, subspace, joined.controller, workers, folder.path, options, tracker)
-    encoder = encoder.for_inference()
-    # Saved in the type they were used in: bfloat16 halves the size. In the environment the
-    # dynamics model computes in float32.
-    if context.runtime.world_bfloat16:
-        encoder = encoder.to(torch.bfloat16)
-        if config.world is WorldKind.dream:
-            members = [member.to(torch.bfloat16) for member in members]
-    dynamics, *others = members
-    trained = Agent(encoder, dynamics, result.parameters, joined, tuple(others))
-    write_agent(agent, trained, first)
+    written = write_trained(context, folder, models, joined, result.parameters)
     folder.finish(
         fingerprint_arrays({"controller": result.parameters}),
         {"steps/s": result.throughput},
@@ -117,7 +119,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
             "recorded_best": best,
             "exploitation": result.exploitation,
         },
-        [f"agent/{path.name}" for path in agent.iterdir() if not path.name.startswith(".")],
+        written,
     )
     say(
         f"controller: {result.generations} generations in the {config.world.name} world,"

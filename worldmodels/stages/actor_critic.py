@@ -1,0 +1,172 @@
+"""The stage ``controller`` with controller.optimizer=actor_critic: gradients of returns in the
+learned model."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from worldmodels.agents.folder import AgentConfig, read_agent
+from worldmodels.agents.model_files import load_dynamics
+from worldmodels.config.schema import Config
+from worldmodels.data.latents import LatentSet
+from worldmodels.data.starts import draw_starts
+from worldmodels.errors import ConfigError
+from worldmodels.files import weights
+from worldmodels.models.actor_critic import ActorCritic
+from worldmodels.models.controller import CHOICE
+from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.runs.integrity import fingerprint_arrays
+from worldmodels.runs.stage_folder import StageFolder
+from worldmodels.runs.tracking import say
+from worldmodels.stages.agent_parts import write_trained
+from worldmodels.stages.context import Context
+from worldmodels.stages.inputs import Models, agent_of, check_features
+from worldmodels.training.fit import FitOptions, fit
+from worldmodels.training.imagination import ImaginationOptions, ImaginationTask, Moments
+from worldmodels.worlds.starts import beginnings
+
+ACTOR_CRITIC = "actor_critic.safetensors"
+MOMENTS = 16_384
+"""Moments of recorded episodes at which episodes begin, at most."""
+MOMENT_BYTES = 2**30
+"""Bytes of the dynamics model's states at these moments, at most."""
+GRADIENT_CLIP = 1.0
+"""Bound of each element of the gradient."""
+
+
+def train(context: Context, folder: StageFolder, models: Models, joined: AgentConfig) -> None:
+    """Train controller and critic, from those of the round before if there is one.
+
+    Args:
+        context: of the command.
+        folder: of the stage.
+        models: encoder and dynamics model.
+        joined: features and layers of the controller.
+
+    Raises:
+        ConfigError: the controller has no gradient, or the models come without episodes.
+    """
+    config = context.config
+    dynamics = load_dynamics(models.dynamics)
+    check_features(dynamics, config.controller.features)
+    if CHOICE in joined.controller.squash:
+        raise ConfigError(
+            "controller.optimizer=actor_critic: a choice between discrete actions has no gradient;"
+            " use cma_es, or env.action_bins"
+        )
+    if dynamics.sampled != joined.features.sampled:
+        wanted = "sampled" if dynamics.sampled else "mean"
+        raise ConfigError(
+            f"controller.latent: must equal rnn.latent={wanted} when controller.world=dream; give"
+            f" controller.latent={wanted}"
+        )
+    fabric = context.runtime.fabric()
+    dynamics = dynamics.to(fabric.device).eval()
+    for parameter in cast(nn.Module, dynamics).parameters():
+        parameter.requires_grad_(False)
+    if context.runtime.bfloat16:
+        dynamics = dynamics.to(torch.bfloat16)
+    moments = _moments(context, models, dynamics, joined.features.sampled)
+    module = _module(context, joined, dynamics)
+    task = ImaginationTask(module, dynamics, joined.features, moments, _options(config), fabric)
+    with context.tracker(folder) as tracker:
+        options = _fit_options(config, folder.record["made_by"])
+        result = fit(task, folder.path, options, fabric, tracker)
+    parameters = module.actor.detach().cpu().numpy()
+    weights.save(folder.path / ACTOR_CRITIC, dict(module.state_dict()))
+    written = write_trained(context, folder, models, joined, parameters)
+    found = result.validation
+    steps = config.actor_critic.updates * config.actor_critic.batch_size
+    folder.finish(
+        fingerprint_arrays({name: t.cpu().numpy() for name, t in module.state_dict().items()}),
+        result.rates,
+        {
+            "world": config.controller.world.name,
+            "updates": config.actor_critic.updates,
+            "steps": steps * config.actor_critic.horizon,
+            **found,
+        },
+        [ACTOR_CRITIC, *written],
+    )
+    say(
+        f"controller: {config.actor_critic.updates:,} updates in the dream world, mean reward"
+        f" {found['reward']:.3g} a step, the critic explains {found['explained_variance']:.0%} of"
+        f" the variance of returns ({result.pace})"
+    )
+
+
+def _moments(context: Context, models: Models, dynamics: DynamicsModel, sampled: bool) -> Moments:
+    """Where episodes begin: half in the newest episodes, which the present controller collected,
+    and half in all of them."""
+    if models.latents is None:
+        raise ConfigError(
+            "controller.optimizer=actor_critic: the agent of base= has no recorded episodes to"
+            " begin at; train encoder and dynamics model in this run"
+        )
+    row = sum(part.nbytes for part in dynamics.initial_state(1))
+    count = min(MOMENTS, MOMENT_BYTES // row)
+    episodes, latents = context.inputs.episodes(), LatentSet(models.latents)
+    groups = [context.inputs.newest(episodes), np.arange(episodes.num_episodes)]
+    stall_steps, seed = context.config.rollouts.stall_steps, context.config.seed
+    starts = draw_starts(latents, groups, count, seed, stall_steps)
+    found = beginnings(starts, [dynamics], sampled, context.runtime.device)
+    assert found.state is not None  # these are moments, not first latents
+    state = tuple(part.clone() for part in found.state)
+    return Moments(found.mean.clone(), found.std.clone(), found.actions.clone(), state)
+
+
+def _module(context: Context, joined: AgentConfig, dynamics: DynamicsModel) -> ActorCritic:
+    """Controller and critic before training."""
+    torch.manual_seed(context.config.seed)
+    size = joined.features.size(dynamics.latent_size, dynamics)
+    module = ActorCritic(size, joined.controller, context.config.actor_critic.discount)
+    if not context.earlier:
+        return module
+    before = context.earlier[-1]
+    parameters = torch.from_numpy(read_agent(agent_of(before)).parameters)
+    path = before.locate("controller") / ACTOR_CRITIC
+    try:
+        if path.exists():
+            module.load_state_dict(weights.load(path))
+        else:  # CMA-ES has found it
+            module.load_state_dict({**module.state_dict(), "actor": parameters})
+    except RuntimeError as error:
+        raise ConfigError(
+            f"controller: its sizes differ from those of {path.parent}, from which training starts;"
+            " give controller.features and controller.hidden_units as there"
+        ) from error
+    return module
+
+
+def _options(config: Config) -> ImaginationOptions:
+    own = config.actor_critic
+    return ImaginationOptions(
+        updates=own.updates,
+        batch_size=own.batch_size,
+        horizon=own.horizon,
+        discount=own.discount,
+        return_lambda=own.return_lambda,
+        action_noise=own.action_noise,
+        temperature=config.controller.temperature,
+        seed=config.seed,
+    )
+
+
+def _fit_options(config: Config, made_by: str) -> FitOptions:
+    """One epoch: its weights are those of the last update, whatever its returns are."""
+    return FitOptions(
+        epochs=1,
+        learning_rate=config.actor_critic.learning_rate,
+        final_learning_rate=config.actor_critic.final_learning_rate,
+        gradient_clip=GRADIENT_CLIP,
+        seed=config.seed,
+        checkpoint_seconds=config.trainer.checkpoint_seconds,
+        log_every=config.trainer.log_every,
+        made_by=made_by,
+        accumulate=config.trainer.accumulate,
+        compile=config.trainer.compile,
+    )
