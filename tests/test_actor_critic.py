@@ -265,7 +265,6 @@ def test_after_a_search_it_goes_on_with_the_controller_that_was_found(tmp_path: 
         (["trainer.devices=2"], "trains in one process; give trainer.devices=1"),
         (["controller.value_horizon=9"], "controller.value_horizon=9: is of a search by CMA-ES"),
         (["controller.starts=recorded"], "controller.starts=recorded: is of a search by CMA-ES"),
-        (["stage=plan"], "stage=plan does not estimate it"),
     ],
 )
 def test_what_it_does_not_take_is_refused_in_one_line(words: list[str], message: str) -> None:

@@ -37,6 +37,7 @@ def rates(**changes: object) -> Rates:
     world = WorldCost(COST, COST.scaled(0.5), workers=2, peak_bytes=1000)
     names = ("random", "controller", "evaluate", "evaluate random")
     made = Rates(
+        imagination=None,
         base={name: Base(10.0, 5000, 2000, 300) for name in STAGES},
         worlds=dict.fromkeys(names, world),
         record=0.002,
@@ -134,6 +135,31 @@ def test_estimates_follow_from_amounts_and_rates() -> None:
     assert plans["evaluate"].at_most
     assert plans["report"].seconds == pytest.approx(10 + 40 * 0.05)
     assert plans["rollouts"].memory == 5000 + 2 * plans["rollouts"].worker
+
+
+def test_updates_by_gradients_take_their_steps_at_the_measured_rate() -> None:
+    words = ("actor_critic.updates=30", "actor_critic.batch_size=8", "actor_critic.horizon=5")
+    config = composed("preset=smoke", *words)
+    rate = FitRate(training=100.0, validation=400.0, peak_bytes=6000, gpu_bytes=0)
+    plan = Estimate(config, rates(imagination=rate)).controller()
+    assert plan.seconds == pytest.approx(10 + 30 * 40 / 100 + 40 / 400)
+    assert (plan.process, plan.workers) == (6000, 0)
+
+
+def test_a_plan_of_updates_by_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = composed(
+        *("stage=plan", "preset=smoke", "controller.world=dream", "workers.processes=0"),
+        *("controller.optimizer=actor_critic", "evaluate.engine=native", "rnn.baselines=false"),
+    )
+    monkeypatch.setattr(plan_stage, "calibrate", partial(calibrate, seconds=0.1))
+    plan_stage.run(Context(config, Run(tmp_path / "run")))
+    found = read_json(tmp_path / "run/plan.json")
+    (measured,) = found["rates"]
+    steps = config.actor_critic.batch_size * config.actor_critic.horizon
+    expected = measured["base"]["controller"]["seconds"]
+    expected += config.actor_critic.updates * steps / measured["imagination"][0]
+    expected += steps / measured["imagination"][1]
+    assert found["stages"]["controller"]["wall_s"] == pytest.approx(expected, abs=0.06)
 
 
 def test_what_a_run_in_miniature_did_is_no_part_of_what_every_run_takes() -> None:

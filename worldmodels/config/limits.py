@@ -261,8 +261,6 @@ def _check_gradients(config: Config) -> None:
         raise ConfigError(f"{why}: trains in the learned model; give controller.world=dream")
     if config.actor_critic.discount == 1:
         raise ConfigError("actor_critic.discount=1: choose a number below 1")
-    if config.stage is Stage.plan:
-        raise ConfigError(f"{why}: stage=plan does not estimate it; plan other stages")
     if config.trainer.grouped:
         raise ConfigError(f"{why}: trains in one process; give trainer.devices=1")
     if config.rnn.members > 1:

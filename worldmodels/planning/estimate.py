@@ -59,6 +59,7 @@ class Rates:
         encode: frames per second.
         rnn: of transitions.
         search: seconds of the search itself in a generation.
+        imagination: of steps in the learned model, where gradients there train the controller.
         parameters: numbers of a candidate, and of a controller.
         latent_bytes: on disk, of an encoded frame.
         num_envs: least and largest number of environments in a job of the search.
@@ -78,6 +79,7 @@ class Rates:
     encode: float
     rnn: FitRate
     search: float
+    imagination: FitRate | None
     parameters: tuple[int, int]
     latent_bytes: int
     num_envs: tuple[int, int]
@@ -238,8 +240,11 @@ class Estimate:
         return 5 * _LOG_ROW_BYTES * updates / self.config.trainer.log_every
 
     def controller(self) -> StagePlan:
-        """The search: its generations, and the evaluations on selection seeds between them."""
+        """The search: its generations, and the evaluations on selection seeds between them; or the
+        updates by gradients."""
         config, rates, base = self.config.controller, self.rates, self.rates.base["controller"]
+        if rates.imagination is not None:
+            return self._updates(rates.imagination)
         dream = config.world is WorldKind.dream
         world = rates.worlds["dream" if dream else "controller"]
         seconds, generations, selections = search_size(config, rates.num_envs, world.seconds)
@@ -265,6 +270,18 @@ class Estimate:
             gpu=base.gpu,
             at_most=not stalls and config.total_steps is None,
             assumes=assumes,
+        )
+
+    def _updates(self, rate: FitRate) -> StagePlan:
+        """Training of the controller by gradients in the learned model."""
+        config, base = self.config.actor_critic, self.rates.base["controller"]
+        steps = config.batch_size * config.horizon
+        seconds = config.updates * steps / rate.training + steps / rate.validation
+        return StagePlan(
+            seconds=base.seconds + seconds,
+            process=max(base.process, rate.peak_bytes),
+            disk=int(base.disk + self._log_bytes(config.updates)),
+            gpu=max(base.gpu, rate.gpu_bytes),
         )
 
     def evaluate(self) -> StagePlan:

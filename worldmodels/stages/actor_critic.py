@@ -24,7 +24,7 @@ from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
 from worldmodels.stages.agent_parts import write_trained
 from worldmodels.stages.context import Context
-from worldmodels.stages.inputs import Models, agent_of, check_features
+from worldmodels.stages.inputs import Models, agent_of, check_features, check_latents
 from worldmodels.training.fit import FitOptions, fit
 from worldmodels.training.imagination import ImaginationOptions, ImaginationTask, Moments
 from worldmodels.worlds.starts import beginnings
@@ -51,31 +51,10 @@ def train(context: Context, folder: StageFolder, models: Models, joined: AgentCo
         ConfigError: the controller has no gradient, or the models come without episodes.
     """
     config = context.config
-    dynamics = load_dynamics(models.dynamics)
-    check_features(dynamics, config.controller.features)
-    if CHOICE in joined.controller.squash:
-        raise ConfigError(
-            "controller.optimizer=actor_critic: a choice between discrete actions has no gradient;"
-            " use cma_es, or env.action_bins"
-        )
-    if dynamics.sampled != joined.features.sampled:
-        wanted = "sampled" if dynamics.sampled else "mean"
-        raise ConfigError(
-            f"controller.latent: must equal rnn.latent={wanted} when controller.world=dream; give"
-            f" controller.latent={wanted}"
-        )
-    fabric = context.runtime.fabric()
-    dynamics = dynamics.to(fabric.device).eval()
-    for parameter in cast(nn.Module, dynamics).parameters():
-        parameter.requires_grad_(False)
-    if context.runtime.bfloat16:
-        dynamics = dynamics.to(torch.bfloat16)
-    moments = _moments(context, models, dynamics, joined.features.sampled)
-    module = _module(context, joined, dynamics)
-    task = ImaginationTask(module, dynamics, joined.features, moments, _options(config), fabric)
+    module, task = prepare(context, models, joined)
     with context.tracker(folder) as tracker:
-        options = _fit_options(config, folder.record["made_by"])
-        result = fit(task, folder.path, options, fabric, tracker)
+        options = fit_options(config, folder.record["made_by"])
+        result = fit(task, folder.path, options, context.runtime.fabric(), tracker)
     parameters = module.actor.detach().cpu().numpy()
     weights.save(folder.path / ACTOR_CRITIC, dict(module.state_dict()))
     written = write_trained(context, folder, models, joined, parameters)
@@ -97,6 +76,31 @@ def train(context: Context, folder: StageFolder, models: Models, joined: AgentCo
         f" {found['reward']:.3g} a step, the critic explains {found['explained_variance']:.0%} of"
         f" the variance of returns ({result.pace})"
     )
+
+
+def prepare(
+    context: Context, models: Models, joined: AgentConfig
+) -> tuple[ActorCritic, ImaginationTask]:
+    """Controller and critic before training, and the task of training them; see `train`."""
+    config = context.config
+    dynamics = load_dynamics(models.dynamics)
+    check_features(dynamics, config.controller.features)
+    if CHOICE in joined.controller.squash:
+        raise ConfigError(
+            "controller.optimizer=actor_critic: a choice between discrete actions has no gradient;"
+            " use cma_es, or env.action_bins"
+        )
+    check_latents(dynamics, joined.features)
+    fabric = context.runtime.fabric()
+    dynamics = dynamics.to(fabric.device).eval()
+    for parameter in cast(nn.Module, dynamics).parameters():
+        parameter.requires_grad_(False)
+    if context.runtime.bfloat16:
+        dynamics = dynamics.to(torch.bfloat16)
+    moments = _moments(context, models, dynamics, joined.features.sampled)
+    module = _module(context, joined, dynamics)
+    options = _options(config)
+    return module, ImaginationTask(module, dynamics, joined.features, moments, options, fabric)
 
 
 def _moments(context: Context, models: Models, dynamics: DynamicsModel, sampled: bool) -> Moments:
@@ -156,8 +160,9 @@ def _options(config: Config) -> ImaginationOptions:
     )
 
 
-def _fit_options(config: Config, made_by: str) -> FitOptions:
-    """One epoch: its weights are those of the last update, whatever its returns are."""
+def fit_options(config: Config, made_by: str) -> FitOptions:
+    """Options of `fit`: one epoch, for the weights are those of the last update, whatever the
+    returns are."""
     return FitOptions(
         epochs=1,
         learning_rate=config.actor_critic.learning_rate,

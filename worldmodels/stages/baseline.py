@@ -30,11 +30,10 @@ from worldmodels.stages.agent_parts import starts_of
 from worldmodels.stages.context import Context
 from worldmodels.stages.controller import (
     agent_config,
-    check_latents,
     dream_spec,
     sampling_rule,
 )
-from worldmodels.stages.inputs import check_features
+from worldmodels.stages.inputs import check_features, check_latents
 from worldmodels.system.cores import available_cores
 from worldmodels.training import cpu
 from worldmodels.worlds.collect import PolicyEpisodes

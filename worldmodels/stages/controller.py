@@ -41,7 +41,13 @@ from worldmodels.runs.tracking import say
 from worldmodels.stages import actor_critic
 from worldmodels.stages.agent_parts import starts_of, subspace_of, value_of, write_trained
 from worldmodels.stages.context import Context
-from worldmodels.stages.inputs import STATE_FEATURES, Models, agent_of, check_features
+from worldmodels.stages.inputs import (
+    STATE_FEATURES,
+    Models,
+    agent_of,
+    check_features,
+    check_latents,
+)
 from worldmodels.worlds.members import SamplingRule, check_rule
 from worldmodels.worlds.specs import DreamWorldSpec, WorldSpec
 
@@ -192,16 +198,6 @@ def _options(context: Context, made_by: str, recorded_best: float | None) -> Evo
         recorded_best=recorded_best,
         exploitation_patience=config.exploitation_patience,
     )
-
-
-def check_latents(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
-    """Raise `ConfigError` where latents are sampled in one world and means in the other."""
-    if dynamics.sampled != spec.sampled:
-        wanted = "sampled" if dynamics.sampled else "mean"
-        raise ConfigError(
-            f"controller.latent: must equal rnn.latent={wanted} when controller.world=dream; give"
-            f" controller.latent={wanted}"
-        )
 
 
 def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None:

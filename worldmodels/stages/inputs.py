@@ -23,6 +23,7 @@ from worldmodels.data.latents import LatentSet
 from worldmodels.errors import ConfigError
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
+from worldmodels.models.features import FeatureSpec
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.integrity import Listed, entry, listed, verified, verify
 
@@ -325,6 +326,16 @@ def check_features(dynamics: DynamicsModel, chosen: Features) -> None:
             f"controller.features={chosen.name}: this dynamics model's state has no {min(missing)}"
             f" (it has {', '.join(known) or 'none'}); choose {' or '.join(possible)}, or another"
             " model"
+        )
+
+
+def check_latents(dynamics: DynamicsModel, spec: FeatureSpec) -> None:
+    """Raise `ConfigError` where latents are sampled in one world and means in the other."""
+    if dynamics.sampled != spec.sampled:
+        wanted = "sampled" if dynamics.sampled else "mean"
+        raise ConfigError(
+            f"controller.latent: must equal rnn.latent={wanted} when controller.world=dream; give"
+            f" controller.latent={wanted}"
         )
 
 

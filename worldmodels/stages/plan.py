@@ -28,6 +28,7 @@ AMOUNTS = (
     *("seed", "bootstrap", "rollouts.", "vae.epochs", "rnn.epochs", "rnn.baselines"),
     *("controller.generations", "controller.total_steps", "controller.first_episodes"),
     *("controller.final_sigma", "controller.sigma", "controller.stall_steps"),
+    "actor_critic.updates",
 )
 """Keys of a bootstrap run that change how much there is to do and not how fast it is done."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from worldmodels.config.choices import ActionSource
+from worldmodels.config.choices import ActionSource, Optimizer
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.planning.estimate import Rates, without_work
@@ -43,6 +43,7 @@ def calibrate(
         encode = models.encode(setting, episodes)
         search, parameters = models.search(setting)
         video = config.evaluate.video
+        by_gradients = config.controller.optimizer is Optimizer.actor_critic
         rates = Rates(
             base=base,
             worlds=costs,
@@ -50,6 +51,7 @@ def calibrate(
             encode=encode,
             rnn=models.rnn(setting, action_size),
             search=search,
+            imagination=models.imagination(setting) if by_gradients else None,
             parameters=parameters,
             latent_bytes=4 * (2 * config.vae.latent_size + action_size + 1) + 1,
             num_envs=controller.batch_sizes(setting.context),

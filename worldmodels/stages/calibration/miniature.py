@@ -78,6 +78,7 @@ def miniature(config: Config, workers: int) -> Config:
                 "eval_interval": 1,
                 "eval_episodes": 2,
             },
+            "actor_critic": {"updates": 1},
             "evaluate": {"episodes": _EPISODES * workers},
         },
     )

@@ -17,6 +17,7 @@ from worldmodels.planning.timing import FitRate, fit_rate
 from worldmodels.reporting.open_loop import open_loop
 from worldmodels.reporting.video import EpisodeVideo
 from worldmodels.runs.integrity import listed
+from worldmodels.stages import actor_critic, controller
 from worldmodels.stages.calibration.miniature import STEPS
 from worldmodels.stages.calibration.setting import Setting
 from worldmodels.stages.training import fit_options
@@ -69,6 +70,15 @@ def rnn(setting: Setting, action_size: int) -> FitRate:
     )
     options = _options(setting, config, config.gradient_clip)
     return fit_rate(task, setting.folder / "rnn", options, fabric, setting.seconds)
+
+
+def imagination(setting: Setting) -> FitRate:
+    """Train the controller of the run in miniature by gradients in its learned model."""
+    context, runtime = setting.context, setting.runtime
+    joined = controller.agent_config(context)
+    _, task = actor_critic.prepare(context, context.inputs.models(), joined)
+    options, fabric = actor_critic.fit_options(setting.config, ""), runtime.fabric()
+    return fit_rate(task, setting.folder / "controller", options, fabric, setting.seconds)
 
 
 def search(setting: Setting) -> tuple[float, tuple[int, int]]:
