@@ -211,6 +211,26 @@ def test_noise_is_on_the_parameters_and_another_for_each_episode(smoke: Path) ->
     assert added.abs().median().item() < 0.03
 
 
+def test_noise_on_outputs_changes_slowly_and_depends_on_the_episode_alone(smoke: Path) -> None:
+    folder = smoke / "smoke/controller/agent"
+    agent = read_agent(folder)
+    world = RealWorld(no_envs, Perception(agent.encoder, agent.dynamics, agent.config.features))
+    seeds = tuple(range(2000))
+    blind = torch.zeros(len(seeds), world.feature_size)
+    noisy = NoisyAgent(folder, 0.0, 0.0, ACTIONS, action_noise=0.3)
+    policy = noisy.policy(world, seeds)
+    steering = torch.stack([policy.act(blind)[:, 0] for _ in range(12)])  # (steps, environments)
+    added = torch.atanh(steering) - agent.parameters[-3].item()
+    assert added.std(dim=1).numpy() == pytest.approx(0.3, rel=0.08)
+    for lag in (1, 2, 4):
+        pairs = torch.stack([added[5], added[5 + lag]])
+        assert torch.corrcoef(pairs)[0, 1].item() == pytest.approx(0.8**lag, abs=0.06)
+    few = noisy.policy(world, seeds)
+    few.act(blind)
+    few.keep(np.arange(len(seeds)) >= 1990)
+    torch.testing.assert_close(few.act(blind[1990:])[:, 0], steering[1, 1990:])
+
+
 def test_bursts_begin_and_last_as_they_should(smoke: Path) -> None:
     folder, ez_greedy_epsilon, steps = smoke / "smoke/controller/agent", 0.05, 400
     agent = read_agent(folder)

@@ -93,6 +93,9 @@ class RolloutsConfig:
     noise_exponent: float = number(0.0, 0, 10)
     """The noise of an episode is rollouts.noise times a uniform number to this power: 0 is equal
     noise in all episodes; with 3 most are near the controller, and some far from it."""
+    action_noise: float = number(0.0, 0, 1000)
+    """Standard deviation of noise on the outputs of policy=controller before they are bounded,
+    which changes slowly: its correlation from one step to the next is 0.8."""
     ez_greedy_epsilon: float = number(0.0, 0, 1)
     """Probability per step that policy=controller begins 1 to 30 random actions (ez-greedy)."""
     stall_steps: int | None = number(None, 1, 100_000, unit="steps")

@@ -87,7 +87,8 @@ class Controllers:
                 f"a controller of {feature_size} features and {spec} has"
                 f" {spec.size(feature_size)} parameters, not {parameters.shape[-1]}"
             )
-        self._squash = squashing(spec.squash)
+        self.squash = squashing(spec.squash)
+        """From outputs (N, A) to actions (N, A)."""
         self.layers: list[tuple[Tensor, Tensor]] = []
         at = 0
         for inputs, outputs in spec.layers(feature_size):
@@ -101,11 +102,15 @@ class Controllers:
 
     def act(self, features: Tensor) -> Tensor:
         """Actions (N, A) from features (N, F)."""
+        return self.squash(self.outputs(features))
+
+    def outputs(self, features: Tensor) -> Tensor:
+        """The outputs (N, A) of the last layer, before they are bounded, from features (N, F)."""
         for number, (weight, bias) in enumerate(self.layers):
             if number:
                 features = torch.tanh(features)
             features = torch.baddbmm(bias.unsqueeze(1), features.unsqueeze(1), weight).squeeze(1)
-        return self._squash(features)
+        return features
 
     def influences(self, features: Tensor) -> Tensor:
         """What each feature adds to each output of the last layer: (N, F, A).

@@ -34,7 +34,12 @@ def run(context: Context) -> None:
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
         config = replace(  # of controllers only
-            config, noise=0.0, ez_greedy_epsilon=0.0, branches=None, branch_steps=None
+            config,
+            noise=0.0,
+            action_noise=0.0,
+            ez_greedy_epsilon=0.0,
+            branches=None,
+            branch_steps=None,
         )
     policy, world_spec, inputs = _collection_policy(context)
     growable = ("rollouts.episodes",)
@@ -192,6 +197,7 @@ def _collection_policy(context: Context) -> tuple[CollectionPolicy, RealWorldSpe
             config.ez_greedy_epsilon,
             runtime.controls,
             config.noise_exponent,
+            config.action_noise,
         ),
         world,
         inputs,

@@ -18,14 +18,16 @@ from worldmodels.agents.folder import read_agent
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.envs.actions import ActionPolicy, make_action_policy
-from worldmodels.models.controller import squashing
+from worldmodels.models.controller import Controllers, squashing
 from worldmodels.workers.jobs import READ, WRITTEN, Heartbeat
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome, Policy, PopulationPolicy, Recorder, rollout
 from worldmodels.worlds.world import Step, World
 
-PARAMETER_STREAM, BURST_STREAM = 4, 5
+PARAMETER_STREAM, BURST_STREAM, ACTION_STREAM = 4, 5, 6
+ACTION_CORRELATION = 0.8
+"""Of the noise on outputs, from one step to the next: white noise would hardly move a car."""
 LONGEST_BURST = 30
 """Longest burst of random actions, in steps: 0.6 s of CarRacing, long enough to leave the road."""
 
@@ -78,6 +80,9 @@ class NoisyAgent:
         controls: the action space.
         noise_exponent: the noise of an episode is `noise` times a uniform number to this power, so
             that some episodes are near the controller and others far from it.
+        action_noise: standard deviation of the noise on the controller's outputs, before they are
+            bounded. The dynamics model learns what actions do from actions that the frames do not
+            determine, which matters most where gradients of its predictions train the controller.
     """
 
     folder: Path = field(metadata=READ)
@@ -85,6 +90,7 @@ class NoisyAgent:
     ez_greedy_epsilon: float
     controls: ActionBounds
     noise_exponent: float = 0.0
+    action_noise: float = 0.0
 
     def policy(
         self,
@@ -107,13 +113,15 @@ class NoisyAgent:
         drawn = noise.normal(0, agent.parameters.size)
         scale = self.noise * noise.uniform(1, 1).numpy() ** self.noise_exponent  # (N, 1)
         candidates = agent.parameters + scale * drawn.numpy()
-        agent_policy = PopulationPolicy(
-            candidates.astype(np.float32),
-            1,
-            world.feature_size,
-            agent.config.controller,
-            world.device,
-        )
+        population = candidates.astype(np.float32), world.feature_size, agent.config.controller
+        agent_policy: Policy
+        if self.action_noise:
+            controllers = Controllers(
+                torch.from_numpy(population[0]).to(world.device), *population[1:]
+            )
+            agent_policy = _NoisyOutputs(controllers, seeds, self.action_noise, world.device)
+        else:
+            agent_policy = PopulationPolicy(population[0], 1, *population[1:], world.device)
         if not self.ez_greedy_epsilon:
             return agent_policy
         bursts = RandomActions("sticky_uniform", self.controls).policy(world, seeds)
@@ -136,6 +144,37 @@ class _RandomPolicy:
 
     def keep(self, mask: np.ndarray) -> None:
         self._actions.keep(mask)
+
+
+class _NoisyOutputs:
+    """Controllers with autocorrelated normal noise on their outputs."""
+
+    def __init__(
+        self, controllers: Controllers, seeds: tuple[int, ...], std: float, device: torch.device
+    ) -> None:
+        self._controllers, self._std = controllers, std
+        self._noise = EpisodeNoise(seeds, ACTION_STREAM, device)
+        self._time = 0
+        self._disturbance: Tensor | None = None  # (N, A) with a standard deviation of 1
+
+    @torch.inference_mode()
+    def act(self, features: Tensor) -> Tensor:
+        outputs = self._controllers.outputs(features)
+        drawn = self._noise.normal(self._time, outputs.shape[1])
+        if self._disturbance is None:
+            self._disturbance = drawn
+        else:
+            share = (1 - ACTION_CORRELATION**2) ** 0.5
+            self._disturbance = ACTION_CORRELATION * self._disturbance + share * drawn
+        self._time += 1
+        return self._controllers.squash(outputs + self._std * self._disturbance)
+
+    def keep(self, mask: np.ndarray) -> None:
+        index = torch.from_numpy(mask)
+        self._controllers.keep(index)
+        self._noise.keep(index)
+        if self._disturbance is not None:
+            self._disturbance = self._disturbance[index]
 
 
 class _EzGreedyPolicy:
