@@ -143,7 +143,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     module = ActorCritic(Z + H, SPEC, OPTIONS.discount)
     with torch.no_grad():
         module.actor.mul_(30)
-        for parameter in module.critic.parameters():
+        for parameter in [*module.critic.parameters(), *module.target.parameters()]:
             parameter.normal_(std=0.1)
     trained, rows = task(dynamics, module), np.arange(6)
 
@@ -179,9 +179,29 @@ def test_training_raises_the_return_and_the_critic_learns_it() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        trained.stepped()
         logged.append({name: float(value) for name, value in logs.items()})
     assert logged[-1]["reward"] > logged[0]["reward"] + 0.02
     assert logged[-1]["critic_loss"] < 0.5 * logged[5]["critic_loss"]
+
+
+def test_the_target_critic_follows_the_critic() -> None:
+    torch.manual_seed(0)
+    module = ActorCritic(Z + H, SPEC, OPTIONS.discount)
+    features = torch.randn(5, Z + H)
+    assert not module.values(features).any(), "a critic begins with zero"
+    torch.testing.assert_close(module.values(features), module.learned_values(features))
+    before = [weight.clone() for weight in module.target.parameters()]
+    with torch.no_grad():
+        for weight in module.critic.parameters():
+            weight.normal_()
+    module.follow()
+    for old, new, followed in zip(
+        before, module.target.parameters(), module.critic.parameters(), strict=True
+    ):
+        torch.testing.assert_close(new, 0.98 * old + 0.02 * followed)
+    trained = [name for name, weight in module.named_parameters() if weight.requires_grad]
+    assert not [name for name in trained if name.startswith("target")]
 
 
 def test_a_batch_that_goes_on_is_the_same_batch() -> None:

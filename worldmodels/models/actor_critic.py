@@ -5,22 +5,27 @@ Shapes are in the letters of docs/shapes.md: N environments, A action, F feature
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from worldmodels.models.controller import Controllers, ControllerSpec, squashing
 
 UNITS = 256
 """Units of each of the critic's two hidden layers."""
+TARGET_RATE = 0.02
+"""Of the moving average."""
 INITIAL_STD = 0.01
 """Standard deviation of the controller's initial weights, which leaves its actions at rest."""
 
 
 class ActorCritic(nn.Module):
     """The parameters of one controller, and a critic of its features.
+
+    Returns are bootstrapped with a target critic, a moving average of the critic: with the critic
+    itself, whose errors the controller then follows at once, it learns several times as slowly.
 
     Args:
         features: F.
@@ -39,6 +44,8 @@ class ActorCritic(nn.Module):
         )
         last: Any = self.critic[-1]
         nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
 
     def outputs(self, features: Tensor) -> Tensor:
         """The outputs (N, A) of the controller's last layer, before they are bounded."""
@@ -53,22 +60,25 @@ class ActorCritic(nn.Module):
         """The actions (N, A) of outputs (N, A)."""
         return self._squash(outputs)
 
-    def values(self, features: Tensor, trained: bool) -> Tensor:
-        """The discounted return after each of the states (..., F): (...) float32.
+    def learned_values(self, features: Tensor) -> Tensor:
+        """The discounted return after each of the states (..., F) by the critic, which learns it:
+        (...) float32.
 
         The network predicts the mean reward of a step, which is the value times 1 - discount: so it
         has the same scale whatever the discount factor is.
-
-        Args:
-            features: of the states.
-            trained: with gradients of the critic's weights; otherwise of the features alone.
         """
-        hidden = features
-        for layer in self.critic:
-            if isinstance(layer, nn.Linear):
-                weights = (layer.weight, layer.bias)
-                kept = weights if trained else tuple(part.detach() for part in weights)
-                hidden = F.linear(hidden, *kept)
-            else:
-                hidden = layer(hidden)
-        return hidden.float().squeeze(-1) / (1 - self._discount)
+        return self._scaled(self.critic(features))
+
+    def values(self, features: Tensor) -> Tensor:
+        """The same by the target critic, with gradients of the features alone."""
+        return self._scaled(self.target(features))
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the weights of the target critic towards those of the critic."""
+        pairs = zip(self.target.parameters(), self.critic.parameters(), strict=True)
+        for kept, weight in pairs:
+            kept.lerp_(weight, TARGET_RATE)
+
+    def _scaled(self, rates: Tensor) -> Tensor:
+        return rates.float().squeeze(-1) / (1 - self._discount)

@@ -84,6 +84,9 @@ class DynamicsTask:
         """Rows of `batch`."""
         return SequenceBatch(*(array[rows] for array in batch))
 
+    def stepped(self) -> None:
+        """Nothing is to be done."""
+
     def compile(self) -> None:
         """Compile the loss; see `worldmodels.training.compiling`."""
         self._loss = compiled(self._loss)

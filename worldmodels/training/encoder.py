@@ -74,6 +74,9 @@ class EncoderTask:
         """Rows of `batch`."""
         return batch[rows]
 
+    def stepped(self) -> None:
+        """Nothing is to be done."""
+
     def compile(self) -> None:
         """Compile the loss; see `worldmodels.training.compiling`."""
         self._loss = compiled(self._loss)

@@ -253,6 +253,7 @@ class _Loop:
         if options.gradient_clip is not None:
             nn.utils.clip_grad_value_(self.parameters, options.gradient_clip)
         self.optimizer.step()
+        self.task.stepped()
         return step
 
     def _agree(self, parts: list[Part]) -> _Step:

@@ -175,6 +175,10 @@ class ImaginationTask:
         """Some of the episodes."""
         return batch[rows]
 
+    def stepped(self) -> None:
+        """Move the target critic."""
+        self._policy.follow()
+
     def compile(self) -> None:
         """Compile the loss; see `worldmodels.training.compiling`."""
         self._loss = compiled(self._loss)
@@ -200,8 +204,8 @@ class ImaginationTask:
         episodes = self._imagine(index)
         discounts = options.discount * episodes.continues
         with self._fabric.autocast():
-            values = module.values(episodes.features, trained=False)
-            learned = module.values(episodes.features[:-1].detach(), trained=True)
+            values = module.values(episodes.features)
+            learned = module.learned_values(episodes.features[:-1].detach())
         returns = lambda_returns(episodes.rewards, discounts, values, options.return_lambda)
         # A state counts as much as it is likely to be reached.
         reached = torch.cumprod(torch.cat([torch.ones_like(discounts[:1]), discounts[:-1]]), dim=0)

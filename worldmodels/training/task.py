@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Task(Protocol):
-    """A module and its data: `EncoderTask` and `DynamicsTask`.
+    """A module and its data: `EncoderTask`, `DynamicsTask` and `ImaginationTask`.
 
     Args:
         module: what is trained.
@@ -62,6 +62,10 @@ class Task(Protocol):
 
     def part(self, batch: Any, rows: slice) -> Any:
         """The batch of these rows of `batch`."""
+        ...
+
+    def stepped(self) -> None:
+        """Called after each step of the optimiser."""
         ...
 
     def compile(self) -> None:
