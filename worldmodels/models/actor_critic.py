@@ -24,8 +24,8 @@ INITIAL_STD = 0.01
 class ActorCritic(nn.Module):
     """The parameters of one controller, and a critic of its features.
 
-    Returns are bootstrapped with a target critic, a moving average of the critic: with the critic
-    itself, whose errors the controller then follows at once, it learns several times as slowly.
+    Returns are bootstrapped with a target critic, a moving average of the critic: the controller
+    follows the errors of a critic that changes fast (docs/dream.md has a comparison).
 
     Args:
         features: F.

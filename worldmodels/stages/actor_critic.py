@@ -19,7 +19,7 @@ from worldmodels.files import weights
 from worldmodels.models.actor_critic import ActorCritic
 from worldmodels.models.controller import CHOICE
 from worldmodels.models.dynamics import DynamicsModel
-from worldmodels.runs.integrity import fingerprint_arrays
+from worldmodels.runs.integrity import fingerprint_arrays, verified
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
 from worldmodels.stages.agent_parts import write_trained
@@ -112,7 +112,7 @@ def _moments(context: Context, models: Models, dynamics: DynamicsModel, sampled:
             " begin at; train encoder and dynamics model in this run"
         )
     row = sum(part.nbytes for part in dynamics.initial_state(1))
-    count = min(MOMENTS, MOMENT_BYTES // row)
+    count = min(MOMENTS, max(1, MOMENT_BYTES // row))
     episodes, latents = context.inputs.episodes(), LatentSet(models.latents)
     groups = [context.inputs.newest(episodes), np.arange(episodes.num_episodes)]
     stall_steps, seed = context.config.rollouts.stall_steps, context.config.seed
@@ -132,15 +132,15 @@ def _module(context: Context, joined: AgentConfig, dynamics: DynamicsModel) -> A
         return module
     before = context.earlier[-1]
     parameters = torch.from_numpy(read_agent(agent_of(before)).parameters)
-    path = before.locate("controller") / ACTOR_CRITIC
+    folder = before.locate("controller")
     try:
-        if path.exists():
-            module.load_state_dict(weights.load(path))
+        if (folder / ACTOR_CRITIC).exists():
+            module.load_state_dict(weights.load(verified(folder, ACTOR_CRITIC)))
         else:  # CMA-ES has found it
             module.load_state_dict({**module.state_dict(), "actor": parameters})
     except RuntimeError as error:
         raise ConfigError(
-            f"controller: its sizes differ from those of {path.parent}, from which training starts;"
+            f"controller: its sizes differ from those of {folder}, from which training starts;"
             " give controller.features and controller.hidden_units as there"
         ) from error
     return module
