@@ -25,7 +25,8 @@ from worldmodels.runs.tracking import say
 from worldmodels.stages.agent_parts import write_trained
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import Models, agent_of, check_features, check_latents
-from worldmodels.training.fit import FitOptions, fit
+from worldmodels.stages.training import fit_options
+from worldmodels.training.fit import fit
 from worldmodels.training.imagination import ImaginationOptions, ImaginationTask, Moments
 from worldmodels.worlds.starts import beginnings
 
@@ -53,7 +54,8 @@ def train(context: Context, folder: StageFolder, models: Models, joined: AgentCo
     config = context.config
     module, task = prepare(context, models, joined)
     with context.tracker(folder) as tracker:
-        options = fit_options(config, folder.record["made_by"])
+        made_by = folder.record["made_by"]
+        options = fit_options(config, config.actor_critic, GRADIENT_CLIP, made_by)
         result = fit(task, folder.path, options, context.runtime.fabric(), tracker)
     parameters = module.actor.detach().cpu().numpy()
     weights.save(folder.path / ACTOR_CRITIC, dict(module.state_dict()))
@@ -131,12 +133,12 @@ def _module(context: Context, joined: AgentConfig, dynamics: DynamicsModel) -> A
     if not context.earlier:
         return module
     before = context.earlier[-1]
-    parameters = torch.from_numpy(read_agent(agent_of(before)).parameters)
     folder = before.locate("controller")
     try:
         if (folder / ACTOR_CRITIC).exists():
             module.load_state_dict(weights.load(verified(folder, ACTOR_CRITIC)))
         else:  # CMA-ES has found it
+            parameters = torch.from_numpy(read_agent(agent_of(before)).parameters)
             module.load_state_dict({**module.state_dict(), "actor": parameters})
     except RuntimeError as error:
         raise ConfigError(
@@ -157,21 +159,4 @@ def _options(config: Config) -> ImaginationOptions:
         action_noise=own.action_noise,
         temperature=config.controller.temperature,
         seed=config.seed,
-    )
-
-
-def fit_options(config: Config, made_by: str) -> FitOptions:
-    """Options of `fit`: one epoch, for the weights are those of the last update, whatever the
-    returns are."""
-    return FitOptions(
-        epochs=1,
-        learning_rate=config.actor_critic.learning_rate,
-        final_learning_rate=config.actor_critic.final_learning_rate,
-        gradient_clip=GRADIENT_CLIP,
-        seed=config.seed,
-        checkpoint_seconds=config.trainer.checkpoint_seconds,
-        log_every=config.trainer.log_every,
-        made_by=made_by,
-        accumulate=config.trainer.accumulate,
-        compile=config.trainer.compile,
     )

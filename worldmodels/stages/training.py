@@ -7,24 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels.config.schema import Config, plain
-from worldmodels.config.sections import RNNConfig, VAEConfig
+from worldmodels.config.sections import ActorCriticConfig, RNNConfig, VAEConfig
 from worldmodels.data.sequences import FailureEnd
 from worldmodels.training.fit import FitOptions
 
 
 def fit_options(
-    config: Config, section: VAEConfig | RNNConfig, gradient_clip: float | None, made_by: str
+    config: Config,
+    section: VAEConfig | RNNConfig | ActorCriticConfig,
+    gradient_clip: float | None,
+    made_by: str,
 ) -> FitOptions:
     """The options of `fit`.
 
     Args:
         config: the whole configuration.
-        section: of the model.
+        section: of the model. Of an actor-critic the weights are those of the last update,
+            whatever its returns are: one epoch.
         gradient_clip: see `FitOptions`.
         made_by: see `FitOptions`.
     """
     return FitOptions(
-        epochs=section.epochs,
+        epochs=1 if isinstance(section, ActorCriticConfig) else section.epochs,
         learning_rate=section.learning_rate,
         final_learning_rate=section.final_learning_rate,
         gradient_clip=gradient_clip,

@@ -9,7 +9,7 @@ import numpy as np
 
 from worldmodels.agents.model_files import load_encoder
 from worldmodels.agents.registry import build_dynamics, build_encoder
-from worldmodels.config.sections import RNNConfig, VAEConfig
+from worldmodels.config.sections import ActorCriticConfig, RNNConfig, VAEConfig
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
 from worldmodels.evolution.search import Search
@@ -77,8 +77,9 @@ def imagination(setting: Setting) -> FitRate:
     context, runtime = setting.context, setting.runtime
     joined = controller.agent_config(context)
     _, task = actor_critic.prepare(context, context.inputs.models(), joined)
-    options, fabric = actor_critic.fit_options(setting.config, ""), runtime.fabric()
-    return fit_rate(task, setting.folder / "controller", options, fabric, setting.seconds)
+    options = _options(setting, setting.config.actor_critic, actor_critic.GRADIENT_CLIP)
+    folder = setting.folder / "controller"
+    return fit_rate(task, folder, options, runtime.fabric(), setting.seconds)
 
 
 def search(setting: Setting) -> tuple[float, tuple[int, int]]:
@@ -127,7 +128,9 @@ def open_loop_step(setting: Setting) -> float:
 
 
 def _options(
-    setting: Setting, section: VAEConfig | RNNConfig, gradient_clip: float | None
+    setting: Setting,
+    section: VAEConfig | RNNConfig | ActorCriticConfig,
+    gradient_clip: float | None,
 ) -> FitOptions:
     return replace(fit_options(setting.config, section, gradient_clip, ""), epochs=1)
 
