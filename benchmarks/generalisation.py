@@ -38,9 +38,9 @@ CONDITIONS = (
     Condition("new colours in each episode", {"kwargs": {"domain_randomize": True}}),
     Condition("sticky actions, 0.25", {"sticky_actions": 0.25}),
     Condition("sticky actions, 0.5", {"sticky_actions": 0.5}),
-    Condition("2 steps an action", {"frame_skip": 2, "max_steps": 500}),
-    Condition("3 steps an action", {"frame_skip": 3, "max_steps": 333}),
-    Condition("4 steps an action", {"frame_skip": 4, "max_steps": 250}),
+    Condition("2 steps an action", {"frame_skip": 2}),
+    Condition("3 steps an action", {"frame_skip": 3}),
+    Condition("4 steps an action", {"frame_skip": 4}),
 )
 """An episode with a frame skip is as long, in steps of the simulator, as one without."""
 

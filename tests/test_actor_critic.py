@@ -45,7 +45,7 @@ OPTIONS = ImaginationOptions(
 )
 GRADIENTS = ("controller.world=dream", "controller.optimizer=actor_critic")
 BRIEF = (
-    *("preset=smoke", "run=it", *GRADIENTS, *BRIEFLY, *FEW_FRAMES, ALONE),
+    *("preset=smoke", "run=it", *GRADIENTS, *BRIEFLY, *FEW_FRAMES, ALONE, "env.frame_skip=2"),
     *("actor_critic.updates=6", "actor_critic.batch_size=8", "actor_critic.horizon=4"),
     *("trainer.checkpoint_seconds=0", "trainer.log_every=1"),
 )
@@ -237,6 +237,7 @@ def test_a_training_killed_at_any_moment_gives_the_agent_of_one_that_was_not(
     assert resumed["fingerprint"] == whole["fingerprint"]
     agents = [read_agent(tmp_path / name / "it/controller/agent") for name in ("whole", "killed")]
     np.testing.assert_array_equal(agents[0].parameters, agents[1].parameters)
+    assert agents[0].config.frame_skip == 2
     assert np.abs(agents[0].parameters).max() > 0
     scores = read_json(tmp_path / "whole/it/evaluate/scores.json")
     assert {"agent", "agent in the dream"} <= scores.keys()

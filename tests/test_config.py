@@ -1,6 +1,7 @@
 """The schema and ``conf/``: one source of each default, help for each key, answers to old names."""
 
 import copy
+import math
 import re
 import subprocess
 import sys
@@ -62,9 +63,19 @@ def value_at(values: dict[str, Any], path: Iterable[str]) -> Any:
     found: Any = values
     for name in path:
         found = found.get(name)
-    if isinstance(found, str):
-        return re.sub(r"\$\{(.+?)\}", lambda key: str(value_at(values, key[1].split("."))), found)
+    inner = re.compile(r"\$\{([^${}]+)\}")
+    while isinstance(found, str) and inner.search(found):
+        found = inner.sub(lambda match: str(_interpolated(values, match[1])), found)
     return found
+
+
+def _interpolated(values: dict[str, Any], words: str) -> Any:
+    name, colon, arguments = words.partition(":")
+    if not colon:
+        return value_at(values, name.split("."))
+    assert name == "episode_steps"
+    limit, skip = arguments.split(",")
+    return math.ceil(int(limit) / (1 if skip == "None" else int(skip)))
 
 
 def test_no_value_of_conf_is_what_it_would_be_without_its_line() -> None:

@@ -1,12 +1,14 @@
 """Environments that repeat actions: sticky actions and frame skips."""
 
+import json
 from contextlib import closing
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
 import pytest
-from command import error_line, run
+from command import ALONE, BRIEFLY, error_line, run
 
 import worldmodels
 from worldmodels.data.episodes import EpisodeSet
@@ -15,6 +17,7 @@ from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.errors import WorldModelsError
 
 SEEDS, STEPS = [3, 2**30, 17], 40
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def given() -> np.ndarray:
@@ -105,7 +108,7 @@ def test_a_run_and_an_evaluation_repeat_actions(tmp_path: Path) -> None:
     assert EpisodeSet.open([tmp_path / "smoke/rollouts"]).lengths.tolist() == [12, 12]
     plain, twice = (
         worldmodels.evaluate(
-            "pretrained/carracing", 1, engine="native", frame_skip=skip, max_steps=60
+            "pretrained/carracing", 1, engine="native", frame_skip=skip, max_steps=60 * skip
         )
         for skip in (1, 2)
     )
@@ -116,3 +119,28 @@ def test_a_run_and_an_evaluation_repeat_actions(tmp_path: Path) -> None:
         run(tmp_path, *branching, "rollouts.branches=1", "model=pretrained/carracing")
     )
     assert "environments that repeat actions cannot be set back to an earlier state" in said
+
+
+def test_an_agent_plays_with_the_frame_skip_that_it_was_trained_with(tmp_path: Path) -> None:
+    agent = tmp_path / "agent"
+    copytree(ROOT / "pretrained/carracing", agent)
+    description = json.loads((agent / "agent.json").read_text())
+    (agent / "agent.json").write_text(json.dumps({**description, "frame_skip": 4}))
+    found = worldmodels.evaluate(agent, 1, engine="native", max_steps=61)
+    assert found.lengths == 16  # ceil(61 / 4)
+    as_before = worldmodels.evaluate(agent, 1, engine="native", max_steps=61, frame_skip=1)
+    assert as_before.lengths == 61
+    words = (f"model={agent}", "env.max_steps=61", ALONE, *BRIEFLY, "evaluate.episodes=1")
+    for run_name, extra, skip, steps in (
+        ("own", (), 4, 16),
+        ("other", ("env.frame_skip=2",), 2, 31),
+    ):
+        done = run(tmp_path, "stage=evaluate", f"run={run_name}", *words, *extra)
+        assert done.returncode == 0, done.stdout + done.stderr
+        config = json.loads((tmp_path / run_name / "evaluate/manifest.json").read_text())["config"]
+        assert (config["env.frame_skip"], config["env.max_steps"]) == (skip, steps)
+    said = error_line(run(tmp_path, "stage=controller", "run=c", f"base={agent}", ALONE))
+    assert "trained with env.frame_skip=4, env has 1; give env.frame_skip=4" in said
+    (agent / "agent.json").write_text(json.dumps({**description, "frame_skip": 0}))
+    with pytest.raises(WorldModelsError, match="frame_skip is 0: it has to be 1 to 100"):
+        worldmodels.load_agent(agent)

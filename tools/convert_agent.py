@@ -19,7 +19,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from worldmodels.agents.folder import RECORD, AgentConfig, fingerprint, read_agent, save_config
+from worldmodels.agents.description import AgentConfig
+from worldmodels.agents.folder import RECORD, fingerprint, read_agent, save_config
 from worldmodels.config import shipped
 from worldmodels.config.environments import env_spec, find_env
 from worldmodels.envs.action_spec import ActionSpec, actions_of
@@ -65,7 +66,8 @@ def convert(old: Path, new: Path, env: str | None) -> None:
     if first:
         _write(new / "vae.safetensors", "conv_vae", models["vae"], {"frame_size": FRAME_SIZE})
         _write(new / "rnn.safetensors", "mdn_rnn", models["rnn"], {})
-    config = AgentConfig(features, controller, env_id, observation, actions)
+    skip = record.get("frame_skip", 1)
+    config = AgentConfig(features, controller, env_id, observation, actions, skip)
     save_config(new, config, record.get("converted_from") or fingerprint(old))
     read_agent(new)
 

@@ -12,7 +12,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from worldmodels import seeds
-from worldmodels.agents.folder import AgentConfig, read_agent
+from worldmodels.agents.description import AgentConfig
+from worldmodels.agents.folder import read_agent
 from worldmodels.agents.hub import require_agent
 from worldmodels.agents.starts_file import STARTS
 from worldmodels.config import shipped
@@ -184,7 +185,7 @@ def make_dream(
     trained, chosen = read_agent(folder), choose_device(device)
     config = trained.config
     if max_steps is None:
-        max_steps = _env_of(config, {}).max_steps
+        max_steps = env_spec(_env_of(config, {})).max_steps
     each_step = _chosen("member_sampling", member_sampling, MemberSampling) is MemberSampling.step
     rule = SamplingRule(each_step, pessimism, sampled_termination, observer)
     _check_dream(rule, temperature, num_envs=num_envs, max_steps=max_steps)
@@ -284,6 +285,7 @@ def _env_of(config: AgentConfig, settings: dict[str, Any]) -> EnvConfig:
     own: dict[str, Any] = {
         "crop_rows": config.observation.crop_rows,
         "size": config.observation.size,
+        "frame_skip": config.frame_skip,
     }
     if isinstance(config.actions, DiscreteActions):
         bins = config.actions.action_bins

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worldmodels.agents.folder import Agent, AgentConfig
+from worldmodels.agents.description import AgentConfig
+from worldmodels.agents.folder import Agent
 from worldmodels.errors import WorldModelsError
 from worldmodels.models.dynamics import State, reset_rows
 from worldmodels.system.devices import has_bfloat16

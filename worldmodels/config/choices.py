@@ -68,6 +68,7 @@ class ActionSource(Enum):
     sticky_brownian = "sticky_brownian"
     sticky_uniform = "sticky_uniform"
     persistent_uniform = "persistent_uniform"
+    action_noise = "action_noise"
     controller = "controller"
 
 

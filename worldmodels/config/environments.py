@@ -13,6 +13,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from worldmodels import extensions
 from worldmodels.config import limits, schema, shipped
 from worldmodels.config.choices import Engine
+from worldmodels.config.keys import episode_steps
 from worldmodels.config.schema import Config
 from worldmodels.config.sections import EnvConfig
 from worldmodels.envs.engines import EnvSpec, resolve_engine
@@ -32,11 +33,11 @@ def env_spec(env: EnvConfig, engine: Engine | None = None) -> EnvSpec:
     spec = EnvSpec(
         id=env.id,
         engine=(engine or env.engine).name,
-        max_steps=env.max_steps,
+        max_steps=episode_steps(env.max_steps, env.frame_skip),
         crop_rows=env.crop_rows,
         size=env.size,
         action_bins=None if env.action_bins is None else tuple(env.action_bins),
-        frame_skip=env.frame_skip,
+        frame_skip=env.frame_skip or 1,
         sticky_actions=env.sticky_actions,
         kwargs=dict(env.kwargs),
     )

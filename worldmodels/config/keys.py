@@ -20,6 +20,18 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
+EPISODE_STEPS: Any = "${episode_steps:${env.max_steps},${env.frame_skip}}"
+"""The default of a time limit in steps of an episode: as many as one of the environment has."""
+
+
+def episode_steps(max_steps: int, frame_skip: int | None) -> int:
+    """The time limit of an episode in its own steps.
+
+    Args:
+        max_steps: the limit in steps of the simulator.
+        frame_skip: steps of the simulator for each of an episode; None is 1.
+    """
+    return -(-max_steps // (frame_skip or 1))
 
 
 @dataclass(frozen=True)

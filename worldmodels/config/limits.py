@@ -29,7 +29,7 @@ from worldmodels.config.choices import (
 from worldmodels.config.hubs import hub_address, is_hub
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.schema import Config, bootstrap_config, flat, round_config, unknown
-from worldmodels.config.sections import ControllerConfig
+from worldmodels.config.sections import ControllerConfig, RolloutsConfig
 from worldmodels.config.space import SECTIONS, read_space, with_values
 from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
@@ -90,6 +90,7 @@ def check(config: Config) -> None:
     _check_gradients(config)
     _check_memory(config)
     _check_branches(config)
+    _check_noise(config.rollouts)
     if config.rnn.failure_termination is not None and config.rollouts.stall_steps is None:
         raise ConfigError(
             f"rnn.failure_termination={config.rnn.failure_termination}: needs rollouts.stall_steps,"
@@ -318,6 +319,15 @@ def _check_branches(config: Config) -> None:
         raise ConfigError(
             f"rollouts.branches={config.rollouts.branches}: without noise, branches repeat the"
             f" actions of their parent; choose {key} above 0"
+        )
+
+
+def _check_noise(rollouts: RolloutsConfig) -> None:
+    """A policy of noise alone that has none."""
+    if rollouts.policy is ActionSource.action_noise and rollouts.action_noise == 0:
+        raise ConfigError(
+            "rollouts.policy=action_noise: its actions would be constant; give"
+            " rollouts.action_noise above 0"
         )
 
 

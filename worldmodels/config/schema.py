@@ -25,7 +25,7 @@ from worldmodels.config.execution import (
     WatchConfig,
     WorkersConfig,
 )
-from worldmodels.config.keys import number
+from worldmodels.config.keys import episode_steps, number
 from worldmodels.config.renames import renamed
 from worldmodels.config.sections import (
     ActorCriticConfig,
@@ -108,6 +108,7 @@ class Config:
 
 def register() -> None:
     """Make the schema known to Hydra as ``schema``."""
+    OmegaConf.register_new_resolver("episode_steps", episode_steps, replace=True)
     # The mappings take any key, also without Hydra's ``+``.
     node = OmegaConf.structured(Config)
     for mapping in (

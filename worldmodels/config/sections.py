@@ -13,8 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import II
-
 from worldmodels import seeds
 from worldmodels.config.choices import (
     ActionSource,
@@ -29,7 +27,7 @@ from worldmodels.config.choices import (
     StartChoice,
     WorldKind,
 )
-from worldmodels.config.keys import number
+from worldmodels.config.keys import EPISODE_STEPS, number
 
 _MANY = 100_000
 _HUGE = 1_000_000
@@ -50,7 +48,7 @@ class EnvConfig:
     environment, else envpool where it is installed and has the environment and env.kwargs is empty,
     else gymnasium."""
     max_steps: int = number(1000, 1, 100_000, unit="steps")
-    """Time limit of an episode."""
+    """Time limit of an episode, in steps of the simulator."""
     crop_rows: int | None = number(84, 1, 10_000, unit="pixels")
     """Rows of the image that are kept, from the top; null keeps all."""
     size: int = number(64, 8, 512, unit="pixels")
@@ -65,9 +63,9 @@ class EnvConfig:
     action_bins: list[int] | None = number(None, -1_000_000, 1_000_000)
     """Three discrete actions: those of the lower, middle and upper third of one continuous action;
     null leaves the action space as it is."""
-    frame_skip: int = number(1, 1, 100, unit="steps")
-    """Steps of the simulator for each step of an episode, with the same action; their rewards are
-    added up."""
+    frame_skip: int | None = number(None, 1, 100, unit="steps")
+    """Steps of the simulator for each step of an episode, with the same action; rewards are added
+    up. null: as the agent was trained (model=, stage=evaluate and watch), else 1."""
     sticky_actions: float = number(0.0, 0, 1)
     """Probability that a step of the simulator repeats the action of the step before in place of
     the one that is given. 0.25 is usual for Atari games."""
@@ -81,31 +79,31 @@ class RolloutsConfig:
     """Collection of episodes."""
 
     episodes: int = number(10_000, 1, 100_000)
-    """Episodes to collect."""
-    max_steps: int = number(II("env.max_steps"), 1, 100_000, unit="steps")
+    """Episodes to collect; with rollouts.frames, at most."""
+    frames: int | None = number(None, 1, 1_000_000_000)
+    """Frames to collect: env.num_envs more episodes until there are so many. null: no bound."""
+    max_steps: int = number(EPISODE_STEPS, 1, 100_000, unit="steps")
     """Time limit of a collected episode."""
     policy: ActionSource = ActionSource.brownian
-    """Actions: random walk (brownian), uniform; sticky_*: each held for 1 to 10 steps;
-    persistent_uniform: held for longer in some episodes; controller: a trained agent."""
+    """Random walk (brownian), uniform; sticky_*: each held for 1 to 10 steps; persistent_uniform:
+    longer in some episodes; action_noise: rollouts.action_noise alone; controller: an agent."""
     noise: float = number(0.0, 0, 1000)
     """Standard deviation of the noise on the parameters of policy=controller, drawn for each
     episode."""
     noise_exponent: float = number(0.0, 0, 10)
-    """The noise of an episode is rollouts.noise times a uniform number to this power: 0 is equal
-    noise in all episodes; with 3 most are near the controller, and some far from it."""
+    """The noise of an episode is rollouts.noise times a uniform number to this power; 0: equal."""
     action_noise: float = number(0.0, 0, 1000)
-    """Standard deviation of noise on the outputs of policy=controller before they are bounded,
-    which changes slowly: its correlation from one step to the next is 0.8."""
+    """Standard deviation of the noise on the controller's outputs before they are bounded, whose
+    correlation from one step to the next is 0.8. policy=action_noise: its outputs are noise."""
     ez_greedy_epsilon: float = number(0.0, 0, 1)
     """Probability per step that policy=controller begins 1 to 30 random actions (ez-greedy)."""
     stall_steps: int | None = number(None, 1, 100_000, unit="steps")
     """Steps without a new highest return after which a collected episode ends; null: never."""
     branches: int | None = number(None, 1, 1000)
-    """Continuations, with other actions, of each episode of policy=controller that fails; null:
-    none. The environment is set back to before the failure, which the native engine can."""
+    """Continuations, from before the failure, of each failed episode of policy=controller; null:
+    none. The environment is set back, which the native engine can."""
     branch_steps: int | None = number(None, 4, 100_000, unit="steps")
-    """Most steps between the beginning of a continuation and that of the failure; drawn between a
-    quarter of it and all of it. null: 100."""
+    """Most steps from the start of a continuation to the failure (least: a quarter); null: 100."""
     on_corrupt: OnCorrupt = OnCorrupt.refuse
     """Damaged data file: refuse stops with an error, skip leaves it out."""
 
@@ -262,7 +260,7 @@ class ControllerConfig:
     """Diagonal covariance matrix instead of a full one."""
     pca_components: int | None = number(None, 1, 100_000)
     """Principal components of the features that are searched; null: all features."""
-    max_steps: int = number(II("env.max_steps"), 1, 100_000, unit="steps")
+    max_steps: int = number(EPISODE_STEPS, 1, 100_000, unit="steps")
     """Time limit of an episode in training and selection."""
     features: Features = Features.zh
     """Inputs: z, z with the dynamics model's hidden state h, or with c and h, where c is the cell

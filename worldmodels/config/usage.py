@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from worldmodels.config.choices import IMPORT, Stage
-from worldmodels.config.keys import Key, keys_of
+from worldmodels.config.keys import EPISODE_STEPS, Key, keys_of
 from worldmodels.config.schema import Config, plain
 
 TITLE = (
@@ -153,6 +153,8 @@ def written(value: Any) -> str:
         return f"{{{', '.join(f'{name}: {written(item)}' for name, item in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(written, value))}]"
+    if value == EPISODE_STEPS:
+        return "env.max_steps / env.frame_skip"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(plain(value))

@@ -34,6 +34,9 @@ class RepeatedActions(VectorWrapper[Any, Any, Any, Any, Any]):
         super().__init__(env)
         self._sticky, self._skip = sticky, skip
         self._generators = [np.random.default_rng() for _ in range(env.num_envs)]
+        self.metadata = {**env.metadata}
+        if "render_fps" in self.metadata:
+            self.metadata["render_fps"] /= skip
         self._begun = np.zeros(env.num_envs, bool)  # (N,) the episode has had an action
         self._last: np.ndarray | None = None  # actions of the last step, shaped as those given
 

@@ -6,10 +6,12 @@ Shapes are in the letters of docs/shapes.md: P candidates, E episodes per candid
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from worldmodels.config.choices import ActionSource, WorldKind
+from worldmodels.config.keys import episode_steps
 from worldmodels.config.schema import Config
 from worldmodels.evolution.evolve import GROWTH
 from worldmodels.evolution.fitness import evaluation_num_envs
@@ -162,13 +164,19 @@ class Estimate:
 
     def _collected(self) -> tuple[Data, str]:
         config, length = self.config.rollouts, training_length(self.config.rollouts)
-        count = config.episodes * (1 + self.branches)
+        if not self.controlled:
+            length = min(self.rates.random_length, length)
+        episodes = config.episodes
+        if config.frames is not None:
+            shard = min(self.config.env.num_envs, episodes) * (1 + self.branches)
+            shards = math.ceil(config.frames / (shard * (length + 1)))
+            episodes = min(episodes, shards * self.config.env.num_envs)
+        count = episodes * (1 + self.branches)
         if self.controlled:
             bound = " (upper bound)" if self.bounded else ""
             fails = ", and each has branches" if self.branches else ""
             note = f"the controller's episodes last {length:,.0f} steps{bound}{fails}"
             return Data(count, count * length), note
-        length = min(self.rates.random_length, length)
         note = f"an episode of random actions lasts {length:,.0f} steps"
         return Data(count, count * length), note
 
@@ -177,7 +185,8 @@ class Estimate:
         config, rates = self.config.rollouts, self.rates
         world = rates.worlds["controller" if self.controlled else "random"]
         size, length = self.config.env.num_envs, self.collected.steps / self.collected.episodes
-        shards = [min(size, config.episodes - at) for at in range(0, config.episodes, size)]
+        episodes = round(self.collected.episodes / (1 + self.branches))
+        shards = [min(size, episodes - at) for at in range(0, episodes, size)]
         longest = config.max_steps if length < config.max_steps else length
         # Recording is part of a worker's job: more time for each environment and step.
         busy, alone = (
@@ -287,7 +296,7 @@ class Estimate:
     def evaluate(self) -> StagePlan:
         """Evaluation of the agent and of random actions, and the videos."""
         config, env, rates = self.config.evaluate, self.config.env, self.rates
-        base, steps = rates.base["evaluate"], env.max_steps
+        base, steps = rates.base["evaluate"], episode_steps(env.max_steps, env.frame_skip)
         engine = rates.worlds["evaluate"]
         ended = rates.random_length < self.config.rollouts.max_steps
         length = min(rates.random_length, steps) if ended else steps
@@ -324,7 +333,8 @@ class Estimate:
     def report(self) -> StagePlan:
         """The report."""
         base = self.rates.base["report"]
-        steps = self.config.env.max_steps * bool(self.config.evaluate.video)
+        env = self.config.env
+        steps = episode_steps(env.max_steps, env.frame_skip) * bool(self.config.evaluate.video)
         seconds = base.seconds + steps * self.rates.open_loop_step
         return StagePlan(seconds, base.process, base.disk, gpu=base.gpu)
 

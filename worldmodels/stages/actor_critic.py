@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from worldmodels.agents.folder import AgentConfig, read_agent
+from worldmodels.agents.description import AgentConfig
+from worldmodels.agents.folder import read_agent
 from worldmodels.agents.model_files import load_dynamics
 from worldmodels.config.schema import Config
 from worldmodels.data.latents import LatentSet

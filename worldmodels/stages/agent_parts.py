@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from worldmodels.agents.folder import Agent, AgentConfig, write_agent
+from worldmodels.agents.description import AgentConfig
+from worldmodels.agents.folder import Agent, write_agent
 from worldmodels.agents.model_files import load_encoder, load_first_latents, load_members
 from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
 from worldmodels.agents.value_file import VALUE, load_values, save_values

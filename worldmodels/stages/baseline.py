@@ -187,7 +187,8 @@ def _world(context: Context, folder: Path) -> _World:
     """Where the baseline trains; `folder` receives what the learned model needs beside itself."""
     config = context.config.controller
     if config.world is WorldKind.real:
-        return _World(context.runtime.real(None), context.config.env.max_steps, None)
+        limit = context.runtime.env_spec().max_steps
+        return _World(context.runtime.real(None), limit, None)
     models, features = context.inputs.models(), agent_config(context).features
     members = load_members(models.dynamics)
     dynamics = members[0]

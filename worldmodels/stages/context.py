@@ -26,7 +26,7 @@ from worldmodels.runs.artifacts import Run
 from worldmodels.runs.health import Range
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Draw, MetricsLog, Watch, say
-from worldmodels.stages.inputs import Inputs, check_features
+from worldmodels.stages.inputs import Inputs, agent_of, check_features
 from worldmodels.stages.runtime import Runtime
 from worldmodels.system.devices import choose_device
 from worldmodels.system.disk import unwritable
@@ -60,6 +60,17 @@ class Context:
     def inputs(self) -> Inputs:
         """The finished artifacts that stages read."""
         return Inputs(self.config, self.run, self.published, self.earlier)
+
+    def frame_skip(self) -> int:
+        """``env.frame_skip``; where it is null, that of the agent that plays, or 1."""
+        config = self.config
+        if config.env.frame_skip is None and config.stage not in extras.EXPORTING:
+            playing = config.stage in (Stage.evaluate, Stage.watch)
+            if self.inputs.model is not None:
+                return load_config(self.inputs.model).frame_skip
+            if playing and self.run.has("controller"):
+                return load_config(agent_of(self.run)).frame_skip
+        return config.env.frame_skip or 1
 
     def check(self) -> None:
         """Raise `ConfigError` for what no stage of this command could use, before any begins."""
@@ -109,6 +120,11 @@ class Context:
                 raise ConfigError(
                     f"{key}={name}: trained for {config.env_id}, env is {env.id};"
                     f" add {environment_of(config.env_id)}"
+                )
+            if key == "base" and config.frame_skip != env.frame_skip:
+                raise ConfigError(
+                    f"base={name}: trained with env.frame_skip={config.frame_skip}, env has"
+                    f" {env.frame_skip}; give env.frame_skip={config.frame_skip}"
                 )
             if config.observation != here:
                 raise ConfigError(

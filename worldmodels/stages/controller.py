@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from worldmodels import seeds
-from worldmodels.agents.folder import AgentConfig, read_agent
+from worldmodels.agents.description import AgentConfig
+from worldmodels.agents.folder import read_agent
 from worldmodels.agents.model_files import load_encoder, load_members
 from worldmodels.config.choices import (
     HiddenChoice,
@@ -151,7 +152,7 @@ def agent_config(context: Context) -> AgentConfig:
     )
     env, actions = context.config.env, context.runtime.actions
     observation = ObservationSpec(env.crop_rows, env.size)
-    return AgentConfig(features, spec, env.id, observation, actions)
+    return AgentConfig(features, spec, env.id, observation, actions, env.frame_skip or 1)
 
 
 def _recorded_best(context: Context, models: Models, dynamics: DynamicsModel) -> float | None:

@@ -66,6 +66,7 @@ def run_alone(config: Config) -> None:
                 )
     with _mirror(config, root):
         context = Context(config, Run(root, base, config.run), published)
+        config.env.frame_skip = context.frame_skip()
         context.check()
         module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
         interrupts.check()

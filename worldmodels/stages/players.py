@@ -134,7 +134,8 @@ def _dream(
     world = context.runtime.dream(dynamics, features, temperature, rule, starts)
     # With value functions the episodes of the search are parts of those that are scored here.
     cut = config.get("controller.value_horizon") is not None
-    return Dream(world, context.config.env.max_steps if cut else config["controller.max_steps"])
+    whole = context.runtime.env_spec().max_steps
+    return Dream(world, whole if cut else config["controller.max_steps"])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from worldmodels.config.choices import ActionSource
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Shard
 from worldmodels.errors import ArtifactError, ConfigError, DataError
+from worldmodels.planning.schedule import training_length
 from worldmodels.reporting.pictures import contact_sheet, save_picture
 from worldmodels.runs.integrity import Listed, set_aside_damaged
 from worldmodels.runs.stage_folder import StageFolder
@@ -22,7 +23,13 @@ from worldmodels.runs.tracking import Progress, say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import agent_of
 from worldmodels.worlds.branches import CollectBranches
-from worldmodels.worlds.collect import CollectionPolicy, CollectShard, NoisyAgent, RandomActions
+from worldmodels.worlds.collect import (
+    CollectionPolicy,
+    CollectShard,
+    NoiseActions,
+    NoisyAgent,
+    RandomActions,
+)
 from worldmodels.worlds.specs import RealWorldSpec
 
 BRANCH_STEPS = 100
@@ -34,37 +41,42 @@ def run(context: Context) -> None:
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
         config = replace(  # of controllers only
-            config,
-            noise=0.0,
-            action_noise=0.0,
-            ez_greedy_epsilon=0.0,
-            branches=None,
-            branch_steps=None,
+            config, noise=0.0, ez_greedy_epsilon=0.0, branches=None, branch_steps=None
         )
+        if config.policy is not ActionSource.action_noise:
+            config.action_noise = 0.0
     policy, world_spec, inputs = _collection_policy(context)
-    growable = ("rollouts.episodes",)
+    growable = ("rollouts.episodes", "rollouts.frames")
     content = context.runtime.env_content(context.runtime.env_spec())
     with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:
-        parts = _parts(context)
+        parts: Parts = _parts(context)
         _refuse_others(folder.path, parts)
-        missing = _missing(folder, parts)
+        if folder.complete and config.frames is not None:
+            parts = {name: parts[name] for name in folder.record["files"]}
+        damaged = _missing(folder, parts)
+        parts, missing = _wanted(context, folder, parts)
+        missing |= {name: damaged[name] for name in damaged if name in parts}
         if missing and folder.complete:
             say(f"rollouts: {len(missing)} of {len(parts)} shards missing: collecting them again")
         if not missing and folder.complete:
             return
         folder.hold()
         known = folder.record.get("files", {})
-        folder.keep({name: known[name] for name in parts if name in known and name not in missing})
+        folder.keep({name: known[name] for name in parts if name in known and name not in damaged})
         rate = 0.0
-        while missing:
-            rate = _collect(context, folder, policy, world_spec, missing)
-            # One that was removed while others were collected is collected again.
-            missing = {n: part for n, part in parts.items() if not (folder.path / n).exists()}
+        if missing:
+            parts, rate = _collect(context, folder, policy, world_spec, missing)
+        for name in _parts(context).keys() - parts.keys():  # more than rollouts.frames need
+            (folder.path / name).unlink(missing_ok=True)
         _finish(context, folder, list(parts), rate)
 
 
+Parts = Mapping[str, tuple[int, ...]]
+"""Shards: name -> seeds of its episodes."""
+
+
 def _parts(context: Context) -> dict[str, tuple[int, ...]]:
-    """The shards of the configured data set: name -> seeds of its episodes."""
+    """The shards that the configured data set may have; with ``rollouts.frames`` the first ones."""
     config, num_envs = context.config.rollouts, context.config.env.num_envs
     drawn = seeds.draw(
         seeds.Purpose.ROLLOUTS,
@@ -74,6 +86,41 @@ def _parts(context: Context) -> dict[str, tuple[int, ...]]:
     )
     starts = range(0, len(drawn), num_envs)
     return {f"shard-{n:05d}.h5": tuple(drawn[at : at + num_envs]) for n, at in enumerate(starts)}
+
+
+def _wanted(
+    context: Context, folder: StageFolder, parts: Parts
+) -> tuple[Parts, dict[str, tuple[int, ...]]]:
+    """The shards of the data set, as far as they are known, and those of them to collect.
+
+    With ``rollouts.frames`` the data set is the smallest number of first shards that have so many
+    frames; those that are missing count as the mean of the others.
+    """
+    frames = context.config.rollouts.frames
+    if frames is not None:
+        sizes = {}
+        for name in parts:
+            if (folder.path / name).exists():
+                with Shard(folder.path / name) as shard:
+                    sizes[name] = shard.num_frames
+        mean = sum(sizes.values()) / len(sizes) if sizes else _expected_frames(context)
+        before, found = 0.0, {}
+        for name, part in parts.items():
+            if before < frames:
+                found[name] = part
+            before += sizes.get(name, mean)
+        parts = found
+    return parts, {n: part for n, part in parts.items() if not (folder.path / n).exists()}
+
+
+def _expected_frames(context: Context) -> float:
+    """Of a shard before any was collected: as in the round before, or as `training_length` says."""
+    config = context.config.rollouts
+    steps = training_length(config)
+    if context.inputs.collectors:
+        summary = context.inputs.collectors[-1].manifest("rollouts")["summary"]
+        steps = summary.get("frames", steps) / summary.get("episodes", 1)
+    return steps * min(config.episodes, context.config.env.num_envs)
 
 
 def _refuse_others(folder: Path, parts: Mapping[str, object]) -> None:
@@ -125,9 +172,13 @@ def _collect(
     folder: StageFolder,
     policy: CollectionPolicy,
     world_spec: RealWorldSpec,
-    missing: Mapping[str, tuple[int, ...]],
-) -> float:
-    """Collect the episodes of the `missing` shards; returns the rate in frames per second."""
+    missing: Parts,
+) -> tuple[Parts, float]:
+    """Collect the `missing` shards, and what then is missing, until nothing is.
+
+    Returns:
+        all shards of the data set, and the rate in frames per second.
+    """
     config, spec = context.config.rollouts, context.runtime.env_spec()
     attrs: dict[str, str | int | float] = {
         "env": spec.id,
@@ -135,25 +186,30 @@ def _collect(
         "policy": config.policy.name,
         "made_by": folder.record["made_by"],
     }
-    shards = [
-        CollectShard(folder.path / name, part, config.max_steps, policy, attrs, config.stall_steps)
-        for name, part in missing.items()
-    ]
-    jobs: list[CollectShard | CollectBranches] = [*shards]
-    if config.branches is not None and isinstance(policy, NoisyAgent):
-        before = config.branch_steps or BRANCH_STEPS
-        jobs = [CollectBranches(shard, config.branches, before) for shard in shards]
-    began = time.monotonic()
-    frames, count = 0, sum(map(len, missing.values()))
+    began, frames = time.monotonic(), 0
+    count = sum(map(len, missing.values()))
     with (
         Progress(f"collecting ({spec.engine})", count, "episodes") as progress,
-        context.runtime.pool(world_spec, jobs=len(jobs)) as pool,
+        context.runtime.pool(world_spec, jobs=len(missing)) as pool,
     ):
-        for number, outcome in pool.run(jobs):
-            frames += int(outcome.lengths.sum()) + len(outcome.lengths)
-            rate = frames / (time.monotonic() - began)
-            progress.advance(len(shards[number].seeds), f"{rate:,.0f} frames/s")
-    return frames / (time.monotonic() - began)
+        while missing:
+            shards = [
+                CollectShard(
+                    folder.path / name, part, config.max_steps, policy, attrs, config.stall_steps
+                )
+                for name, part in missing.items()
+            ]
+            jobs: list[CollectShard | CollectBranches] = [*shards]
+            if config.branches is not None and isinstance(policy, NoisyAgent):
+                before = config.branch_steps or BRANCH_STEPS
+                jobs = [CollectBranches(shard, config.branches, before) for shard in shards]
+            for number, outcome in pool.run(jobs):
+                frames += int(outcome.lengths.sum()) + len(outcome.lengths)
+                rate = frames / (time.monotonic() - began)
+                progress.advance(len(shards[number].seeds), f"{rate:,.0f} frames/s")
+            # One that was removed while others were collected is collected again.
+            parts, missing = _wanted(context, folder, _parts(context))
+    return parts, frames / (time.monotonic() - began)
 
 
 def _finish(context: Context, folder: StageFolder, names: list[str], rate: float) -> None:
@@ -185,6 +241,9 @@ def _finish(context: Context, folder: StageFolder, names: list[str], rate: float
 def _collection_policy(context: Context) -> tuple[CollectionPolicy, RealWorldSpec, dict[str, str]]:
     """The policy that collects, its world, and the fingerprints of the agent that it uses."""
     config, runtime = context.config.rollouts, context.runtime
+    if config.policy is ActionSource.action_noise:
+        squash = tuple(context.config.env.squash or runtime.controls.squash)
+        return NoiseActions(config.action_noise, squash), runtime.real(None), {}
     if config.policy is not ActionSource.controller:
         return RandomActions(config.policy.name, runtime.controls), runtime.real(None), {}
     folder, inputs = _agent_folder(context)

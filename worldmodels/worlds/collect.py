@@ -119,7 +119,8 @@ class NoisyAgent:
             controllers = Controllers(
                 torch.from_numpy(population[0]).to(world.device), *population[1:]
             )
-            agent_policy = _NoisyOutputs(controllers, seeds, self.action_noise, world.device)
+            noise_on_outputs = _ActionNoise(seeds, self.action_noise, world.device)
+            agent_policy = _NoisyOutputs(controllers, noise_on_outputs)
         else:
             agent_policy = PopulationPolicy(population[0], 1, *population[1:], world.device)
         if not self.ez_greedy_epsilon:
@@ -128,7 +129,31 @@ class NoisyAgent:
         return _EzGreedyPolicy(agent_policy, bursts, seeds, self.ez_greedy_epsilon)
 
 
-CollectionPolicy = RandomActions | NoisyAgent
+@dataclass(frozen=True)
+class NoiseActions:
+    """A policy whose actions are noise: that of `NoisyAgent.action_noise`, bounded as a controller
+    bounds its outputs.
+
+    Args:
+        std: standard deviation of the noise.
+        squash: of each output, as in `ControllerSpec`.
+    """
+
+    std: float
+    squash: tuple[str, ...]
+
+    def policy(self, world: World, seeds: tuple[int, ...]) -> Policy:
+        """The policy for one environment per seed.
+
+        Args:
+            world: not used; actions are random.
+            seeds: of the N episodes; the actions depend on nothing else.
+        """
+        noise = _ActionNoise(seeds, self.std, torch.device("cpu"))
+        return _NoisePolicy(noise, self.squash)
+
+
+CollectionPolicy = RandomActions | NoiseActions | NoisyAgent
 
 
 class _RandomPolicy:
@@ -146,35 +171,61 @@ class _RandomPolicy:
         self._actions.keep(mask)
 
 
-class _NoisyOutputs:
-    """Controllers with autocorrelated normal noise on their outputs."""
+class _ActionNoise:
+    """Autocorrelated normal noise on the outputs of controllers."""
 
-    def __init__(
-        self, controllers: Controllers, seeds: tuple[int, ...], std: float, device: torch.device
-    ) -> None:
-        self._controllers, self._std = controllers, std
+    def __init__(self, seeds: tuple[int, ...], std: float, device: torch.device) -> None:
+        self._std = std
         self._noise = EpisodeNoise(seeds, ACTION_STREAM, device)
         self._time = 0
-        self._disturbance: Tensor | None = None  # (N, A) with a standard deviation of 1
+        self._last: Tensor | None = None  # (N, A) with a standard deviation of 1
+
+    def next(self, size: int) -> Tensor:
+        """The noise of the next step, (N, size)."""
+        drawn = self._noise.normal(self._time, size)
+        if self._last is None:
+            self._last = drawn
+        else:
+            share = (1 - ACTION_CORRELATION**2) ** 0.5
+            self._last = ACTION_CORRELATION * self._last + share * drawn
+        self._time += 1
+        return self._std * self._last
+
+    def keep(self, index: Tensor) -> None:
+        self._noise.keep(index)
+        if self._last is not None:
+            self._last = self._last[index]
+
+
+class _NoisePolicy:
+    """A policy whose outputs are noise."""
+
+    def __init__(self, noise: _ActionNoise, squash: tuple[str, ...]) -> None:
+        self._noise, self._size = noise, len(squash)
+        self._bound = squashing(squash)
+
+    def act(self, features: Tensor) -> Tensor:
+        return self._bound(self._noise.next(self._size))
+
+    def keep(self, mask: np.ndarray) -> None:
+        self._noise.keep(torch.from_numpy(mask))
+
+
+class _NoisyOutputs:
+    """Controllers with noise on their outputs."""
+
+    def __init__(self, controllers: Controllers, noise: _ActionNoise) -> None:
+        self._controllers, self._noise = controllers, noise
 
     @torch.inference_mode()
     def act(self, features: Tensor) -> Tensor:
         outputs = self._controllers.outputs(features)
-        drawn = self._noise.normal(self._time, outputs.shape[1])
-        if self._disturbance is None:
-            self._disturbance = drawn
-        else:
-            share = (1 - ACTION_CORRELATION**2) ** 0.5
-            self._disturbance = ACTION_CORRELATION * self._disturbance + share * drawn
-        self._time += 1
-        return self._controllers.squash(outputs + self._std * self._disturbance)
+        return self._controllers.squash(outputs + self._noise.next(outputs.shape[1]))
 
     def keep(self, mask: np.ndarray) -> None:
         index = torch.from_numpy(mask)
         self._controllers.keep(index)
         self._noise.keep(index)
-        if self._disturbance is not None:
-            self._disturbance = self._disturbance[index]
 
 
 class _EzGreedyPolicy:

@@ -63,7 +63,7 @@ def miniature(config: Config, workers: int) -> Config:
         config,
         {
             "env": {"max_steps": STEPS, "num_envs": 2},
-            "rollouts": {"episodes": _EPISODES * workers, "max_steps": STEPS},
+            "rollouts": {"episodes": _EPISODES * workers, "frames": None, "max_steps": STEPS},
             "vae": {"epochs": 1, "validation_fraction": 0.25},
             "rnn": {"epochs": 1, "validation_fraction": 0.25},
             "controller": {
