@@ -212,7 +212,10 @@ def test_an_episode_comparison_begins_with_the_first_frame(tmp_path: Path) -> No
 # --- the video
 
 
-def test_a_video_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("frame_skip", "rate", "shown"), [(1, 50, 60), (4, 12.5, 25)])
+def test_a_video_has_a_frame_for_every_step_and_panels_in_order(
+    tmp_path: Path, frame_skip: int, rate: float, shown: int
+) -> None:
     torch.manual_seed(0)
     encoder, dynamics = ConvVAE().eval(), MDNRNN(32, 2, 8).eval()
     spec = EnvSpec("picture_env:Countdown-v0", "gymnasium", 500, None, 64)
@@ -220,7 +223,7 @@ def test_a_video_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path) 
         lambda num_envs: make_vector_env(spec, num_envs),
         Perception(encoder, dynamics, FeatureSpec()),
     )
-    video = EpisodeVideo(1, encoder, dynamics)
+    video = EpisodeVideo(1, encoder, dynamics, frame_skip)
     head = ControllerSpec(("tanh", "tanh"))
     parameters = np.zeros((1, head.size(32 + 8)), np.float32)
     policy = PopulationPolicy(parameters, 3, world.feature_size, head, torch.device("cpu"))
@@ -230,8 +233,10 @@ def test_a_video_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path) 
     world.close()
     assert outcome.lengths.tolist() == [90, 120, 70]
     reader = imageio_ffmpeg.read_frames(str(path))
-    width, height = next(reader)["size"]
+    meta = next(reader)
+    width, height = meta["size"]
     assert (width, height) == (3 * PANEL + 2 * SEPARATOR, PANEL)
+    assert meta["fps"] == rate
     frames = [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader]
     assert len(frames) == 121
     for number, frame in enumerate(frames):
@@ -241,7 +246,8 @@ def test_a_video_has_a_frame_for_every_step_and_panels_in_order(tmp_path: Path) 
     assert abs(frames[0][8:-8, 8 - PANEL :].astype(int) - 128).max() < 6
     poster = np.asarray(Image.open(path.with_suffix(".png")))
     assert poster.shape == (height, width, 3)
-    assert (poster[:, :PANEL] == 60).all(), "a picture from the middle of a short episode"
+    # After two seconds; of a short episode, from its middle.
+    assert (poster[:, :PANEL] == shown).all()
 
 
 # --- open-loop predictions

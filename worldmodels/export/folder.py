@@ -74,6 +74,7 @@ def write_onnx(folder: Path, source: Path, name: str, temperature: float) -> lis
         "bounds": asdict(agent.config.actions.bounds),
         "controls": asdict(controls_of(agent.config.env_id, agent.config.actions.bounds)),
         "temperature": temperature,
+        "frame_skip": agent.config.frame_skip,
         "samples_first_latents": agent.config.features.sampled,
         "predicts_reward": agent.dynamics.predicts_reward,
         "states": states,

@@ -40,10 +40,18 @@ class EpisodeVideo:
         encoder: VAE, float32, on the CPU, for the reconstructions; None leaves out their panel and
             that of the predictions.
         dynamics: MDN-RNN on the CPU, for the predictions; None leaves their panel out.
+        frame_skip: of the environment: the video lasts as long as with 1.
     """
 
-    def __init__(self, index: int, encoder: Encoder | None, dynamics: DynamicsModel | None) -> None:
+    def __init__(
+        self,
+        index: int,
+        encoder: Encoder | None,
+        dynamics: DynamicsModel | None,
+        frame_skip: int = 1,
+    ) -> None:
         self._index, self._encoder, self._dynamics = index, encoder, dynamics
+        self._rate = FRAMES_PER_SECOND / frame_skip
         self._frames: list[np.ndarray] = []
         self._latents: list[Tensor] = []
         self._predicted: list[Tensor] = []
@@ -113,12 +121,12 @@ class EpisodeVideo:
         """
         panels = 1 + (self._encoder is not None) + (self._dynamics is not None)
         width = panels * PANEL + (panels - 1) * SEPARATOR
-        poster = min(POSTER_SECONDS * FRAMES_PER_SECOND, len(self._frames) // 2)
+        poster = min(round(POSTER_SECONDS * self._rate), len(self._frames) // 2)
         with atomic_path(path) as temporary:
             writer = imageio_ffmpeg.write_frames(
                 str(temporary),
                 (width, PANEL),
-                fps=FRAMES_PER_SECOND,
+                fps=self._rate,
                 codec="libx264",
                 quality=None,
                 macro_block_size=2,  # 4:2:0 chroma subsampling needs even sides

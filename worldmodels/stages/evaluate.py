@@ -15,6 +15,7 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.data.shards import write_shard
+from worldmodels.envs.engines import EnvSpec
 from worldmodels.evolution.fitness import evaluation_num_envs
 from worldmodels.files.atomic import JsonLines, write_json
 from worldmodels.reporting.scores import (
@@ -93,7 +94,7 @@ def _evaluate(context: Context, folder: StageFolder, player: Player) -> None:
     if config.video:
         for name, episode in filmed(played.outcome.returns.tolist()).items():
             path = folder.path / f"{name}.mp4"
-            _record_video(path, player, work, episode, spec.max_steps)
+            _record_video(path, player, work, episode, spec)
     rate = (played.steps + random.steps) / (played.seconds + random.seconds)
     folder.finish(
         fingerprint_arrays({"agent": played.outcome.returns, "random": random.outcome.returns}),
@@ -193,14 +194,15 @@ def _play(
 
 
 def _record_video(
-    path: Path, player: Player, work: Sequence[Job], episode: int, max_steps: int
+    path: Path, player: Player, work: Sequence[Job], episode: int, spec: EnvSpec
 ) -> None:
     """Run the job of an episode again and write that episode as a video."""
     first = len(work[0].seeds)
     batch, index = work[episode // first], episode % first
     world = player.real.build()
-    with Progress(f"recording {path.name}", max_steps, "steps") as progress:
-        video = EpisodeVideo(index, player.shown.encoder, player.shown.dynamics)
+    with Progress(f"recording {path.name}", spec.max_steps, "steps") as progress:
+        shown = player.shown
+        video = EpisodeVideo(index, shown.encoder, shown.dynamics, spec.frame_skip)
         heartbeat: Heartbeat = lambda steps: progress.advance()  # noqa: E731
         try:
             with spending(WORKING):

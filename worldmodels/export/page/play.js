@@ -59,6 +59,7 @@ export class PlayView {
       element(id).addEventListener("change", () => this.want("begin"));
     }
     element("temperature").value = this.dream.temperature;
+    element("speed").value /= description.frame_skip; // as fast as the game
     for (const id of ["temperature", "speed"]) {
       element(id).addEventListener("input", () => this.readSliders());
       element(id).addEventListener("pointerup", ({ target }) => target.blur()); // arrow keys drive
