@@ -48,6 +48,7 @@ BRIEF = (
     *("preset=smoke", "run=it", *GRADIENTS, *BRIEFLY, *FEW_FRAMES, ALONE, "env.frame_skip=2"),
     *("actor_critic.updates=6", "actor_critic.batch_size=8", "actor_critic.horizon=4"),
     *("trainer.checkpoint_seconds=0", "trainer.log_every=1"),
+    *("rollouts.stall_steps=5", "controller.failure_starts=0.5"),
 )
 
 

@@ -101,6 +101,8 @@ def test_a_share_of_the_moments_is_before_failures(latents: LatentSet) -> None:
     none = draw_starts(latents, [np.array([0, 2])], 40, 1, 40, failure_share=1.0)
     assert len(none.mean) >= 38  # two first frames may be drawn twice
     assert all((others == row).all(axis=1).any() for row in none.mean[:, -1])
+    closer = draw_starts(latents, [np.array([1])], 22, 1, 40, failure_share=1.0, frame_skip=4)
+    assert times(closer) == [0, *range(5, 26)]  # 25 to 5 steps, of four of the simulator each
     half = drawn(latents, 80, failure_share=0.5)
     assert sum(time <= 10 for time in times(half)) == 11
     assert any(time > 10 for time in times(half))

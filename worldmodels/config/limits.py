@@ -238,7 +238,8 @@ def _check_search(config: ControllerConfig) -> None:
                     f"controller.{key}={value}: is of the learned model; give {instead}, or"
                     " controller.world=dream"
                 )
-    if config.failure_starts and config.starts is StartChoice.first:
+    searching = config.optimizer is Optimizer.cma_es  # gradients begin at recorded moments
+    if config.failure_starts and searching and config.starts is StartChoice.first:
         raise ConfigError(
             f"controller.failure_starts={config.failure_starts}: is of recorded moments; give 0, or"
             " controller.starts=recorded"

@@ -292,8 +292,8 @@ class ControllerConfig:
     """Where episodes in the learned model begin: at first frames of recorded episodes, or at any
     moment of them (recorded), with the dynamics model's state of that moment."""
     failure_starts: float = number(0.0, 0, 1)
-    """With controller.starts=recorded, the share of the moments, first frames aside, that are 20 to
-    100 steps before a failure of a recorded episode."""
+    """Of the recorded moments at which episodes in the learned model begin, first frames aside, the
+    share 20 to 100 steps of the simulator before a failure."""
     value_horizon: int | None = number(None, 1, 100_000, unit="steps")
     """Value functions learn the return of so many steps from recorded episodes; an episode in the
     learned model that is truncated after controller.max_steps earns their value of what follows.

@@ -21,8 +21,8 @@ HISTORY = 40
 AFTER_FAILURE = 5
 """Steps after the beginning of a failure, in which there are moments as well."""
 BEFORE_FAILURE = (100, 20)
-"""First and last step of the moments near a failure, in steps before it began. Later it can hardly
-be avoided any more, and earlier the model seldom predicts it."""
+"""First and last step of the moments near a failure, in steps of the simulator before it began.
+Later it can hardly be avoided any more, and earlier the model seldom predicts it."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ def draw_starts(
     seed: int,
     stall_steps: int | None,
     failure_share: float = 0.0,
+    frame_skip: int = 1,
 ) -> Starts:
     """Draw moments of recorded episodes, each at most once: a quarter of them first frames.
 
@@ -62,8 +63,9 @@ def draw_starts(
             `AFTER_FAILURE` steps after the beginning of a failure: nothing happens there.
         failure_share: of the moments of a group, the share that is drawn from those that are
             `BEFORE_FAILURE`, as far as there are any; the others are drawn from all.
+        frame_skip: steps of the simulator for each of an episode.
     """
-    bounds = _Bounds.of(latents, stall_steps)
+    bounds = _Bounds.of(latents, stall_steps, frame_skip)
     generator = np.random.default_rng(seed)
     every = np.unique(np.concatenate(groups))
     begun = generator.choice(every, min(count // 4, len(every)), replace=False)
@@ -93,14 +95,14 @@ class _Bounds:
     before_last: np.ndarray
 
     @classmethod
-    def of(cls, latents: LatentSet, stall_steps: int | None) -> _Bounds:
-        rows = []
+    def of(cls, latents: LatentSet, stall_steps: int | None, frame_skip: int) -> _Bounds:
+        rows, distances = [], [steps // frame_skip for steps in BEFORE_FAILURE]
         for rewards, terminated in latents.outcomes():
             failed = failures(rewards, bool(terminated[-1]), stall_steps)
             last, first, before = len(rewards) - 1, 0, -1
             if failed:
                 last = min(last, failed[0] + AFTER_FAILURE)
-                first, before = (failed[0] - steps for steps in BEFORE_FAILURE)
+                first, before = (failed[0] - steps for steps in distances)
             rows.append((last, max(first, 0), before))
         return cls(*np.array(rows, np.int64).T)
 

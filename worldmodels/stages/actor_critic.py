@@ -118,8 +118,16 @@ def _moments(context: Context, models: Models, dynamics: DynamicsModel, sampled:
     count = min(MOMENTS, max(1, MOMENT_BYTES // row))
     episodes, latents = context.inputs.episodes(), LatentSet(models.latents)
     groups = [context.inputs.newest(episodes), np.arange(episodes.num_episodes)]
-    stall_steps, seed = context.config.rollouts.stall_steps, context.config.seed
-    starts = draw_starts(latents, groups, count, seed, stall_steps)
+    config = context.config
+    starts = draw_starts(
+        latents,
+        groups,
+        count,
+        config.seed,
+        config.rollouts.stall_steps,
+        config.controller.failure_starts,
+        config.env.frame_skip or 1,
+    )
     found = beginnings(starts, [dynamics], sampled, context.runtime.device)
     assert found.state is not None  # these are moments, not first latents
     state = tuple(part.clone() for part in found.state)

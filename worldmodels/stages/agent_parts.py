@@ -144,7 +144,8 @@ def starts_of(
             latents, stall_steps = LatentSet(models.latents), context.config.rollouts.stall_steps
             groups = [context.inputs.newest(episodes), np.arange(episodes.num_episodes)]
             seed, share = context.config.seed, context.config.controller.failure_starts
-            starts = draw_starts(latents, groups, START_COUNT, seed, stall_steps, share)
+            skip = context.config.env.frame_skip or 1
+            starts = draw_starts(latents, groups, START_COUNT, seed, stall_steps, share, skip)
             save_starts(path, starts)
         elif models.starts is not None:
             sizes = dynamics.latent_size, dynamics.action_size
