@@ -114,20 +114,24 @@ class Frames:
 
 def drive(folder: Path, count: int) -> tuple[np.ndarray, ...]:
     """Episode, z, h and motion of every frame of `count` episodes of the agent in `folder`."""
-    agent, spec = read_agent(folder), EnvSpec(engine="native", max_steps=STEPS)
+    agent = read_agent(folder)
+    skip, observation = agent.config.frame_skip, agent.config.observation
+    steps = -(-STEPS // skip)
+    spec = EnvSpec(engine="native", max_steps=steps, frame_skip=skip, **asdict(observation))
     prepare(spec)
     envs: list[CarRacingVectorEnv] = []
 
     def make(num_envs: int) -> VectorEnv:
-        envs.append(cast(CarRacingVectorEnv, make_vector_env(spec, num_envs)))
-        return envs[-1]
+        env = make_vector_env(spec, num_envs)
+        envs.append(cast(CarRacingVectorEnv, env.unwrapped))
+        return env
 
     dynamics = agent.dynamics.to(torch.float32).eval()
     world = RealWorld(make, Perception(agent.encoder, dynamics, agent.config.features))
     frames = Frames(dynamics, envs)
     drawn = tuple(seeds.draw(seeds.Purpose.ROLLOUTS, 1, PATH, count=count))
     noisy = NoisyAgent(folder, NOISE, EZ_GREEDY_EPSILON, agent.config.actions.bounds)
-    outcome = rollout(world, noisy.policy(world, drawn), drawn, STEPS, frames)
+    outcome = rollout(world, noisy.policy(world, drawn), drawn, steps, frames)
     world.close()
     say(f"{count} episodes, mean return {outcome.returns.mean():.1f}")
     return tuple(np.concatenate(column) for column in zip(*frames.rows, strict=True))

@@ -96,6 +96,12 @@ def test_the_loss_is_the_squared_error_and_the_kl_above_the_free_nats(encoder: A
     floored = np.maximum(kl.detach().numpy(), 0.5 * 5).mean()
     assert loss.item() == pytest.approx(error.sum() / 3 + floored, rel=1e-4)
 
+    weighted = type(encoder)(**{**encoder.sizes, "kl_weight": 0.25})
+    weighted.load_state_dict(encoder.state_dict())
+    torch.manual_seed(1)
+    loss, _ = weighted.loss(frames)
+    assert loss.item() == pytest.approx(error.sum() / 3 + floored / 4, rel=1e-4)
+
 
 def test_a_row_does_not_depend_on_the_others(encoder: Any) -> None:
     images = to_input(pixels(encoder, 4))

@@ -141,6 +141,8 @@ class VAEConfig:
     """Learning rate of Adam in the last step, reached by exponential decay."""
     kl_tolerance: float = number(0.5, 0, 1000, unit="nats")
     """Free nats per latent dimension, applied to their sum."""
+    kl_weight: float = number(1.0, 0, _HUGE)
+    """Weight of the KL term. Below 1 more dimensions of z carry information, and more of it."""
     validation_fraction: float = number(0.05, 0, 1)
     """Share of the episodes for validation."""
 

@@ -23,6 +23,7 @@ class Conv3dVAEOptions:
 
     frames: int = 4
     kl_tolerance: float = 0.5
+    kl_weight: float = 1.0
 
 
 class Conv3dVAE(DeepVAE):
@@ -36,6 +37,7 @@ class Conv3dVAE(DeepVAE):
         frame_size: side of the square frames, a multiple of 16 pixels.
         frames: of a clip, C.
         kl_tolerance: free nats per latent dimension, applied to their sum.
+        kl_weight: of the KL term.
 
     Raises:
         ValueError: another frame size or number of frames.
@@ -45,9 +47,14 @@ class Conv3dVAE(DeepVAE):
     FORMAT: ClassVar[int] = 1
 
     def __init__(
-        self, latent_size: int, frame_size: int, frames: int = 4, kl_tolerance: float = 0.5
+        self,
+        latent_size: int,
+        frame_size: int,
+        frames: int = 4,
+        kl_tolerance: float = 0.5,
+        kl_weight: float = 1.0,
     ) -> None:
-        super().__init__(latent_size, frame_size, kl_tolerance, clip_length=frames)
+        super().__init__(latent_size, frame_size, kl_tolerance, kl_weight, clip_length=frames)
         if not 2 <= frames <= MAX_FRAMES:
             raise ValueError(f"frames={frames} is not possible; choose 2 to {MAX_FRAMES}")
         side = frame_size // 2**SCALES
@@ -74,6 +81,7 @@ class Conv3dVAE(DeepVAE):
             "frame_size": self.frame_size,
             "frames": self.clip_length,
             "kl_tolerance": self.kl_tolerance,
+            "kl_weight": self.kl_weight,
         }
 
     def encode(self, images: Tensor) -> Posterior:

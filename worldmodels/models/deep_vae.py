@@ -25,6 +25,7 @@ class DeepVAE(nn.Module):
         latent_size: dimensions of z.
         frame_size: side of the square frames.
         kl_tolerance: free nats per latent dimension, applied to their sum.
+        kl_weight: of the KL term.
         clip_length: frames of a clip; 1 for images.
 
     Raises:
@@ -37,12 +38,18 @@ class DeepVAE(nn.Module):
     decoder: nn.Module
 
     def __init__(
-        self, latent_size: int, frame_size: int, kl_tolerance: float, clip_length: int
+        self,
+        latent_size: int,
+        frame_size: int,
+        kl_tolerance: float,
+        kl_weight: float,
+        clip_length: int,
     ) -> None:
         super().__init__()
         check_side(frame_size, 2**SCALES)
         self.latent_size, self.frame_size = latent_size, frame_size
-        self.kl_tolerance, self.clip_length = kl_tolerance, clip_length
+        self.kl_tolerance, self.kl_weight = kl_tolerance, kl_weight
+        self.clip_length = clip_length
 
     def encode(self, images: Tensor) -> Posterior:
         """The posterior of what `encoder` takes, floats in [0, 1]."""
@@ -68,7 +75,7 @@ class DeepVAE(nn.Module):
         images = to_input(frames)
         newest = images if self.clip_length == 1 else images[:, -1]
         floor = self.kl_tolerance * self.latent_size
-        return free_nats_loss(self.encode(images), self.decode, newest, floor)
+        return free_nats_loss(self.encode(images), self.decode, newest, floor, self.kl_weight)
 
 
 def transposed(channels: Sequence[int]) -> list[nn.Module]:

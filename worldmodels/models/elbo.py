@@ -12,15 +12,24 @@ from worldmodels.models.encoder import Posterior
 
 
 def free_nats_loss(
-    posterior: Posterior, decode: Callable[[Tensor], Tensor], images: Tensor, floor: float
+    posterior: Posterior,
+    decode: Callable[[Tensor], Tensor],
+    images: Tensor,
+    floor: float,
+    weight: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Squared error summed over a frame, plus its KL where that exceeds `floor` (the paper's code).
+
+    The squared error is the negative log-likelihood of normal pixels with a variance of one half,
+    far more than the error of a good reconstruction: few dimensions are then worth their KL. A
+    weight below one (Higgins et al. 2017) is that of pixels with a smaller variance.
 
     Args:
         posterior: of B frames, of any type.
         decode: latents (B, Z) to images.
         images: what is reconstructed, (B, 3, height, width) in [0, 1].
         floor: free nats of a frame: the KL term, summed over dimensions, costs nothing below it.
+        weight: of the KL term.
 
     Returns:
         the loss, a scalar in nats up to a constant, and logs: ``reconstruction``, ``kl`` (before
@@ -34,7 +43,7 @@ def free_nats_loss(
     reconstruction = F.mse_loss(output.float(), images, reduction="sum") / len(images)
     kl = kl_to_prior(posterior)  # (B, Z)
     total = kl.sum(dim=-1)
-    loss = reconstruction + total.clamp(min=floor).mean()
+    loss = reconstruction + weight * total.clamp(min=floor).mean()
     logs = {
         "reconstruction": reconstruction.detach(),
         "kl": total.mean().detach(),

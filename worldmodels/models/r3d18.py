@@ -53,6 +53,7 @@ class R3D18VAEOptions:
     input_size: int = 112
     frozen: bool = False
     kl_tolerance: float = 0.5
+    kl_weight: float = 1.0
 
 
 class R3D18VAE(VideoVAE):
@@ -69,6 +70,7 @@ class R3D18VAE(VideoVAE):
         input_size: side of the pictures that the network takes, a multiple of 16 pixels.
         frozen: keep the network's weights as they are; head and decoder are trained.
         kl_tolerance: free nats per latent dimension, applied to their sum.
+        kl_weight: of the KL term.
 
     Raises:
         ValueError: another frame size, input size or number of frames.
@@ -89,12 +91,21 @@ class R3D18VAE(VideoVAE):
         input_size: int = 112,
         frozen: bool = False,
         kl_tolerance: float = 0.5,
+        kl_weight: float = 1.0,
     ) -> None:
         check_clips(frames, input_size, STRIDE)
         side = input_size // STRIDE
         width = CHANNELS * side * side
         super().__init__(
-            _network(), width, latent_size, frame_size, frames, input_size, frozen, kl_tolerance
+            _network(),
+            width,
+            latent_size,
+            frame_size,
+            frames,
+            input_size,
+            frozen,
+            kl_tolerance,
+            kl_weight=kl_weight,
         )
 
     @classmethod

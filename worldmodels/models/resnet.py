@@ -44,6 +44,7 @@ class ResNetVAEOptions:
 
     blocks: int = 1
     kl_tolerance: float = 0.5
+    kl_weight: float = 1.0
 
 
 class ResNetVAE(DeepVAE):
@@ -54,6 +55,7 @@ class ResNetVAE(DeepVAE):
         frame_size: side of the square frames, a multiple of 16 pixels.
         blocks: residual blocks of two convolutions at each of three scales, in encoder and decoder.
         kl_tolerance: free nats per latent dimension, applied to their sum.
+        kl_weight: of the KL term.
 
     Raises:
         ValueError: another frame size or number of blocks.
@@ -63,9 +65,14 @@ class ResNetVAE(DeepVAE):
     FORMAT: ClassVar[int] = 1
 
     def __init__(
-        self, latent_size: int, frame_size: int, blocks: int = 1, kl_tolerance: float = 0.5
+        self,
+        latent_size: int,
+        frame_size: int,
+        blocks: int = 1,
+        kl_tolerance: float = 0.5,
+        kl_weight: float = 1.0,
     ) -> None:
-        super().__init__(latent_size, frame_size, kl_tolerance, clip_length=1)
+        super().__init__(latent_size, frame_size, kl_tolerance, kl_weight, clip_length=1)
         if not 1 <= blocks <= MAX_BLOCKS:
             raise ValueError(f"blocks={blocks} is not possible; choose 1 to {MAX_BLOCKS}")
         self.blocks = blocks
@@ -94,5 +101,5 @@ class ResNetVAE(DeepVAE):
     @property
     def sizes(self) -> Mapping[str, Any]:
         """The arguments that build an equal module."""
-        names = ("latent_size", "frame_size", "blocks", "kl_tolerance")
+        names = ("latent_size", "frame_size", "blocks", "kl_tolerance", "kl_weight")
         return {name: getattr(self, name) for name in names}

@@ -29,6 +29,7 @@ class TimesformerVAEOptions:
     heads: int = 12
     frozen: bool = False
     kl_tolerance: float = 0.5
+    kl_weight: float = 1.0
 
 
 class TimesformerVAE(VideoVAE):
@@ -49,6 +50,7 @@ class TimesformerVAE(VideoVAE):
         heads: of the attention in each layer.
         frozen: keep the network's weights as they are; head and decoder are trained.
         kl_tolerance: free nats per latent dimension, applied to their sum.
+        kl_weight: of the KL term.
 
     Raises:
         ValueError: sizes that are not possible, or do not fit one another.
@@ -74,13 +76,22 @@ class TimesformerVAE(VideoVAE):
         frozen: bool = False,
         *,
         kl_tolerance: float = 0.5,
+        kl_weight: float = 1.0,
     ) -> None:
         _check(patch_size, hidden_size, layers, heads)
         check_clips(frames, input_size, patch_size)
         network = _network(frames, input_size, patch_size, hidden_size, layers, heads)
         width = (input_size // patch_size) ** 2 * hidden_size
         super().__init__(
-            network, width, latent_size, frame_size, frames, input_size, frozen, kl_tolerance
+            network,
+            width,
+            latent_size,
+            frame_size,
+            frames,
+            input_size,
+            frozen,
+            kl_tolerance,
+            kl_weight=kl_weight,
         )
         self.patch_size, self.hidden_size = patch_size, hidden_size
         self.layers, self.heads = layers, heads

@@ -59,6 +59,7 @@ class ConvVAEOptions:
     """The options of a `ConvVAE`; its arguments are described there."""
 
     kl_tolerance: float = 0.5
+    kl_weight: float = 1.0
 
 
 class ConvVAE(nn.Module):
@@ -69,6 +70,7 @@ class ConvVAE(nn.Module):
         frame_size: side of the square frames; the layers take 64 pixels and nothing else.
         kl_tolerance: free nats per latent dimension; the KL term of a frame, summed over
             dimensions, costs nothing below ``kl_tolerance * latent_size`` (the paper's code).
+        kl_weight: of the KL term.
         folded: the decoder's first two products are one, see `for_inference`.
 
     Raises:
@@ -85,6 +87,7 @@ class ConvVAE(nn.Module):
         frame_size: int = FRAME_SIZE,
         kl_tolerance: float = 0.5,
         folded: bool = False,
+        kl_weight: float = 1.0,
     ) -> None:
         super().__init__()
         if frame_size != FRAME_SIZE:
@@ -94,7 +97,7 @@ class ConvVAE(nn.Module):
             )
         self.latent_size = latent_size
         self.frame_size = frame_size
-        self.kl_tolerance = kl_tolerance
+        self.kl_tolerance, self.kl_weight = kl_tolerance, kl_weight
         self.folded = folded
         self.encoder = nn.Sequential(
             nn.Conv2d(3, 32, 4, stride=2),  # (B, 32, 31, 31)
@@ -128,7 +131,7 @@ class ConvVAE(nn.Module):
     @property
     def sizes(self) -> Mapping[str, Any]:
         """The arguments that build an equal module."""
-        names = ("latent_size", "frame_size", "kl_tolerance", "folded")
+        names = ("latent_size", "frame_size", "kl_tolerance", "kl_weight", "folded")
         return {name: getattr(self, name) for name in names}
 
     def encode(self, images: Tensor) -> Posterior:
@@ -154,7 +157,7 @@ class ConvVAE(nn.Module):
         assert isinstance(self.expand, nn.Linear)
         weight = self.first_map.weight.double() @ self.expand.weight.double()
         bias = self.first_map.weight.double() @ self.expand.bias.double()
-        folded = ConvVAE(self.latent_size, self.frame_size, self.kl_tolerance, folded=True)
+        folded = ConvVAE(**{**self.sizes, "folded": True})
         rest = {k: v for k, v in self.state_dict().items() if not k.startswith("expand.")}
         folded.to(weight.device, self.first_map.weight.dtype)
         folded.load_state_dict(rest | {"first_map.weight": weight, "first_map.bias": bias})
@@ -164,4 +167,4 @@ class ConvVAE(nn.Module):
         """The loss of `worldmodels.models.elbo`, of uint8 frames (B, 64, 64, 3)."""
         images = to_input(frames)
         floor = self.kl_tolerance * self.latent_size
-        return free_nats_loss(self.encode(images), self.decode, images, floor)
+        return free_nats_loss(self.encode(images), self.decode, images, floor, self.kl_weight)

@@ -37,6 +37,7 @@ class VideoVAE(DeepVAE):
         input_size: side of the pictures that the network takes, in pixels.
         frozen: keep the network's weights as they are; head and decoder are trained.
         kl_tolerance: free nats per latent dimension, applied to their sum.
+        kl_weight: of the KL term.
 
     Raises:
         ValueError: another frame size.
@@ -58,8 +59,10 @@ class VideoVAE(DeepVAE):
         input_size: int,
         frozen: bool,
         kl_tolerance: float,
+        *,
+        kl_weight: float,
     ) -> None:
-        super().__init__(latent_size, frame_size, kl_tolerance, clip_length=frames)
+        super().__init__(latent_size, frame_size, kl_tolerance, kl_weight, clip_length=frames)
         self.input_size, self.frozen = input_size, frozen
         self.network = network.requires_grad_(not frozen)
         # Buffers move to the device of the module. As constants of the class they are in no file:
@@ -76,7 +79,7 @@ class VideoVAE(DeepVAE):
     @property
     def sizes(self) -> Mapping[str, Any]:
         """The arguments that build an equal module."""
-        names = ("latent_size", "frame_size", "input_size", "frozen", "kl_tolerance")
+        names = ("latent_size", "frame_size", "input_size", "frozen", "kl_tolerance", "kl_weight")
         return {name: getattr(self, name) for name in names} | {"frames": self.clip_length}
 
     @classmethod
