@@ -1,6 +1,7 @@
 """Training of a controller by gradients in the learned model: controller.optimizer=actor_critic."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -41,6 +42,7 @@ OPTIONS = ImaginationOptions(
     return_lambda=0.8,
     action_noise=0.3,
     temperature=1.0,
+    termination_penalty=2.0,
     seed=3,
 )
 GRADIENTS = ("controller.world=dream", "controller.optimizer=actor_critic")
@@ -165,6 +167,26 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
                 module.actor[number] -= step
         slope = (ends[0] - ends[1]) / 2e-2
         assert float(gradient[number]) == pytest.approx(slope, rel=0.05, abs=2e-4)
+
+
+def test_a_penalty_lowers_the_return_of_steps_that_may_terminate() -> None:
+    torch.manual_seed(0)
+    dynamics = frozen(MDNRNN(Z, A, H))
+    module, fabric = (
+        ActorCritic(Z + H, SPEC, OPTIONS.discount),
+        Fabric(accelerator="cpu", devices=1),
+    )
+    logs = []
+    for penalty in (0.0, 7.0):
+        options = replace(OPTIONS, horizon=1, termination_penalty=penalty)
+        trained = ImaginationTask(
+            module, dynamics, FeatureSpec(), moments(dynamics, 6), options, fabric
+        )
+        torch.manual_seed(1)
+        logs.append(trained.loss(np.arange(6), None)[1])
+    assert logs[0]["reward"] == logs[1]["reward"]
+    lowered = logs[0]["return"] - 7.0 * logs[0]["termination"]
+    assert logs[1]["return"].item() == pytest.approx(lowered.item(), abs=1e-5)
 
 
 def test_training_raises_the_return_and_the_critic_learns_it() -> None:

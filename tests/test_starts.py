@@ -184,6 +184,24 @@ def test_a_stall_becomes_a_termination(latents: LatentSet) -> None:
     assert not any(batch.terminated.any() for batch in alike.epoch(0))
 
 
+def test_a_completed_lap_is_no_termination_where_a_stall_is_one(tmp_path: Path) -> None:
+    recorded = episodes()
+    for episode, reward in zip(recorded[::2], (100.0, 1.0), strict=True):
+        episode.rewards[-1] = reward  # the first is won by its last step, the third is not
+        episode.terminated[-1] = True
+    write_latents(tmp_path / "latents.h5", recorded, {})
+    latents = LatentSet(tmp_path / "latents.h5")
+    found = {}
+    for ends in (None, FailureEnd(delay=7, stall_steps=40)):
+        batches = SequenceBatches(latents, np.arange(3), 3, 100, 1, False, failure_end=ends)
+        (batch,) = batches.epoch(0)
+        found[ends] = {
+            (int(batch.mask[row].sum()), int(batch.terminated[row].sum())) for row in range(3)
+        }
+    assert found[None] == {(12, 1), (90, 0), (60, 1)}
+    assert found[FailureEnd(7, 40)] == {(12, 0), (38, 1), (60, 1)}
+
+
 @pytest.mark.parametrize("probability", [0.05, 0.7])
 def test_terminations_are_drawn_with_their_probability(probability: float) -> None:
     torch.manual_seed(0)

@@ -274,7 +274,6 @@ def _check_gradients(config: Config) -> None:
         ("observer", controller.observer, False),
         ("value_horizon", controller.value_horizon, None),
         ("exploitation_patience", controller.exploitation_patience, None),
-        ("termination_penalty", controller.termination_penalty, 0),
     ):
         if value != none:
             instead = "null" if none is None else str(none).lower()

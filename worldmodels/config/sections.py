@@ -209,7 +209,7 @@ class RNNConfig:
     are drawn from the rounds before them, anew in each round. null: all episodes."""
     failure_termination: int | None = number(None, 0, 100_000, unit="steps")
     """Steps after the beginning of a stall (rollouts.stall_steps) at which the model learns that
-    the episode terminates; it is not trained on what follows. null: a stall is no termination."""
+    the episode terminates, as none does by a completed lap. null: as in the environment."""
     baselines: bool = True
     """Train an mdn_rnn with a single Gaussian too, for the report's table of likelihoods."""
 
@@ -248,8 +248,8 @@ class ControllerConfig:
     termination_penalty: float = number(0.0, 0, _HUGE)
     """Subtracted from the return of an episode that terminates, in training and selection but in no
     score: in the learned model failures are rarer, and episodes may be shorter, than in the
-    environment. In CarRacing itself a completed lap terminates as well. Value functions
-    (controller.value_horizon) learn it with the returns of recorded failures."""
+    environment. Value functions (controller.value_horizon) learn it with the returns of recorded
+    failures, and the critic of actor_critic with predicted probabilities."""
     generations: int = number(1800, 1, 1_000_000)
     """Generations, at most."""
     total_steps: int | None = number(None, 1, 10**12, unit="steps")

@@ -108,9 +108,8 @@ class SequenceBatches:
         failure_end: FailureEnd | None = None,
     ) -> None:
         self._latents, self._indices = latents, np.asarray(indices)
-        self._lengths, self._ended = latents.lengths, np.zeros(len(latents.lengths), bool)
-        if failure_end is not None:
-            self._lengths, self._ended = episode_ends(latents, failure_end)
+        self._ends = episode_ends(latents, failure_end)
+        self._lengths = self._ends.lengths
         self._rows = min(batch_size, len(self._indices))
         self.length = length or int(self._lengths[self._indices].max())
         self._seed, self._shuffle = seed, shuffle
@@ -206,23 +205,39 @@ class SequenceBatches:
         batch.actions[row, :count] = window.actions
         batch.rewards[row, :count] = window.rewards
         batch.terminated[row, :count] = window.terminated
-        if self._ended[index] and stop == self._lengths[index]:
+        if self._ends.won[index]:
+            batch.terminated[row] = 0.0
+        elif self._ends.stalled[index] and stop == self._lengths[index]:
             batch.terminated[row, count - 1] = 1.0
         batch.mask[row, :count] = True
         batch.starts[row] = begins
 
 
-def episode_ends(latents: LatentSet, failure_end: FailureEnd) -> tuple[np.ndarray, np.ndarray]:
-    """Where episodes end for a model that learns `failure_end`.
+class EpisodeEnds(NamedTuple):
+    """Where episodes end for a model, and how; all (episodes,).
 
-    Returns:
-        the steps of each episode until its end, (episodes,) int64, and whether a stall ends it,
-        (episodes,) bool.
+    Args:
+        lengths: steps until then, int64.
+        stalled: a stall is the end, bool.
+        won: it terminates, bool, by a step that is no failure and for the model no termination: a
+            completed lap, which no frame announces.
     """
-    lengths, ended = latents.lengths.copy(), np.zeros(len(latents.lengths), bool)
+
+    lengths: np.ndarray
+    stalled: np.ndarray
+    won: np.ndarray
+
+
+def episode_ends(latents: LatentSet, failure_end: FailureEnd | None) -> EpisodeEnds:
+    """Where episodes end for a model that learns `failure_end`; None: as they were recorded."""
+    lengths = latents.lengths.copy()
+    stalled, won = np.zeros((2, len(lengths)), bool)
+    if failure_end is None:
+        return EpisodeEnds(lengths, stalled, won)
     for number, (rewards, terminated) in enumerate(latents.outcomes()):
         failed = failures(rewards, bool(terminated[-1]), failure_end.stall_steps)
         if failed and not terminated[-1]:
             lengths[number] = min(len(rewards), failed[0] + failure_end.delay + 1)
-            ended[number] = True
-    return lengths, ended
+            stalled[number] = True
+        won[number] = terminated[-1] and not failed
+    return EpisodeEnds(lengths, stalled, won)

@@ -167,5 +167,6 @@ def _options(config: Config) -> ImaginationOptions:
         return_lambda=own.return_lambda,
         action_noise=own.action_noise,
         temperature=config.controller.temperature,
+        termination_penalty=config.controller.termination_penalty,
         seed=config.seed,
     )

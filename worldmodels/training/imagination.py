@@ -57,6 +57,7 @@ class ImaginationOptions:
         return_lambda: see `lambda_returns`.
         action_noise: standard deviation of the noise on the controller's outputs.
         temperature: of the distribution of the next latent.
+        termination_penalty: subtracted from the reward of a step that terminates the episode.
         seed: of the order of the moments.
     """
 
@@ -67,6 +68,7 @@ class ImaginationOptions:
     return_lambda: float
     action_noise: float
     temperature: float
+    termination_penalty: float
     seed: int
 
 
@@ -191,9 +193,9 @@ class ImaginationTask:
             carry: None; batches are independent.
 
         Returns:
-            the loss, a scalar; what is logged, detached scalars: ``reward`` (mean of a step),
-            ``return`` (discounted), ``termination`` (mean probability of a step), ``critic_loss``
-            and ``explained_variance`` of the returns by the critic; and None.
+            the loss, a scalar; what is logged, detached scalars: ``reward`` (mean of a step,
+            without the penalty), ``return`` (discounted), ``termination`` (mean probability of a
+            step), ``critic_loss`` and ``explained_variance`` of the returns by the critic; None.
         """
         index = self._fabric.to_device(torch.from_numpy(batch))
         loss, logs = self._loss(index)
@@ -206,7 +208,8 @@ class ImaginationTask:
         with self._fabric.autocast():
             values = module.values(episodes.features)
             learned = module.learned_values(episodes.features[:-1].detach())
-        returns = lambda_returns(episodes.rewards, discounts, values, options.return_lambda)
+        rewards = episodes.rewards - options.termination_penalty * (1 - episodes.continues)
+        returns = lambda_returns(rewards, discounts, values, options.return_lambda)
         # A state counts as much as it is likely to be reached.
         reached = torch.cumprod(torch.cat([torch.ones_like(discounts[:1]), discounts[:-1]]), dim=0)
         weight, scale = reached.detach(), 1 - options.discount

@@ -79,9 +79,7 @@ def value_rows(
         DataError: the file of latents is damaged.
     """
     dynamics = dynamics.to(device)
-    lengths, ended = latents.lengths, np.zeros(len(latents.lengths), bool)
-    if failure_end is not None:
-        lengths, ended = episode_ends(latents, failure_end)
+    lengths, ended, _ = episode_ends(latents, failure_end)
     order = np.random.default_rng(seed).permutation(indices)
     row_bytes = 2 * spec.size(latents.latent_size, dynamics)
     order = order[np.cumsum(lengths[order]) * row_bytes <= MEMORY]
