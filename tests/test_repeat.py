@@ -73,6 +73,7 @@ def test_an_episode_ends_after_its_steps_and_may_end_within_one() -> None:
         ends = [bool(env.step(np.array([[0, 0.1, 0]], np.float32))[3][0]) for _ in range(5)]
         assert ends == [False] * 4 + [True]
         assert isinstance(actions_of(env), BoxActions)
+        assert env.metadata["render_fps"] == pytest.approx(50 / 3)
     # A step that leaves the playfield earns -100 once.
     lost = EnvSpec(frame_skip=4)
     actions = np.tile(np.array([0, 0.7, 0], np.float32), (120, 1, 1))
