@@ -57,7 +57,8 @@ def test_an_agent_without_observations_and_actions_is_converted(
     monkeypatch.syspath_prepend(ROOT / "tools")
     importlib.import_module("convert_agent").convert(tmp_path / "old", tmp_path / "new", None)
     origin = record.get("converted_from") or fingerprint(tmp_path / "old")
-    assert read_json(tmp_path / "new/agent.json") == record | {"converted_from": origin}
+    described = record | {"frame_skip": 1, "converted_from": origin}
+    assert read_json(tmp_path / "new/agent.json") == described
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -19,7 +19,6 @@ from worldmodels.agents.starts_file import STARTS
 from worldmodels.config import shipped
 from worldmodels.config.choices import Engine, MemberSampling, StartChoice
 from worldmodels.config.environments import env_spec, find_env
-from worldmodels.config.keys import episode_steps
 from worldmodels.config.limits import LIMITS
 from worldmodels.config.sections import EnvConfig
 from worldmodels.data.episodes import EpisodeSet
@@ -186,8 +185,7 @@ def make_dream(
     trained, chosen = read_agent(folder), choose_device(device)
     config = trained.config
     if max_steps is None:
-        env = _env_of(config, {})
-        max_steps = episode_steps(env.max_steps, env.frame_skip)
+        max_steps = env_spec(_env_of(config, {})).max_steps
     each_step = _chosen("member_sampling", member_sampling, MemberSampling) is MemberSampling.step
     rule = SamplingRule(each_step, pessimism, sampled_termination, observer)
     _check_dream(rule, temperature, num_envs=num_envs, max_steps=max_steps)

@@ -121,10 +121,11 @@ class Context:
                     f"{key}={name}: trained for {config.env_id}, env is {env.id};"
                     f" add {environment_of(config.env_id)}"
                 )
-            if key == "base" and config.frame_skip != env.frame_skip:
+            skip = env.frame_skip or 1
+            if key == "base" and config.frame_skip != skip:
                 raise ConfigError(
-                    f"base={name}: trained with env.frame_skip={config.frame_skip}, env has"
-                    f" {env.frame_skip}; give env.frame_skip={config.frame_skip}"
+                    f"base={name}: trained with env.frame_skip={config.frame_skip}, env has {skip};"
+                    f" give env.frame_skip={config.frame_skip}"
                 )
             if config.observation != here:
                 raise ConfigError(

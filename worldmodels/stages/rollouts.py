@@ -62,7 +62,7 @@ def run(context: Context) -> None:
             return
         folder.hold()
         known = folder.record.get("files", {})
-        folder.keep({name: known[name] for name in parts if name in known and name not in damaged})
+        folder.keep({name: known[name] for name in parts if name in known and name not in missing})
         rate = 0.0
         if missing:
             parts, rate = _collect(context, folder, policy, world_spec, missing)
