@@ -291,7 +291,7 @@ def test_a_round_goes_on_with_controller_and_critic_of_the_round_before(tmp_path
 def test_after_a_search_it_goes_on_with_the_controller_that_was_found(tmp_path: Path) -> None:
     words = ("stage=iterate", "iterate.rounds=2", "actor_critic.learning_rate=1e-9")
     later = "iterate.schedule=[{round: 2, controller: {optimizer: actor_critic}}]"
-    search = ("controller.optimizer=cma_es", "controller.features=z")
+    search = ("controller.optimizer=cma_es", "controller.features=z", "controller.failure_starts=0")
     rate = "actor_critic.final_learning_rate=1e-9"
     done = run(tmp_path, *BRIEF, *words, later, *search, rate)
     assert done.returncode == 0, done.stdout + done.stderr
