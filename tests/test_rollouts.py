@@ -41,9 +41,11 @@ def test_episodes_are_added_until_there_are_enough_frames(tmp_path: Path) -> Non
     assert {p.name for p in folder.glob("shard-*")} == set(manifest["files"])
     # A shard that was lost later is collected again, and no other.
     (folder / "shard-00001.h5").unlink()
-    (folder / "shard-00000.h5").touch()
+    others = {path: path.stat().st_mtime_ns for path in folder.glob("shard-*")}
     healed = collected(tmp_path / "killed", *BUDGET, ALONE)
     assert healed["files"] == manifest["files"]
+    assert (folder / "shard-00001.h5").exists()
+    assert others == {path: path.stat().st_mtime_ns for path in others}
     # More frames extend what is there.
     copytree(tmp_path / "one", tmp_path / "more")
     more = collected(tmp_path / "more", *BUDGET, "rollouts.frames=150", ALONE)
@@ -71,7 +73,6 @@ def test_actions_of_noise_are_those_of_a_controller_whose_outputs_are_noise(
     assert following == pytest.approx(0.8, abs=0.03)
     assert np.mean(brake == 0) == pytest.approx(0.5, abs=0.05)
     assert np.corrcoef(steer.ravel(), gas.ravel())[0, 1] == pytest.approx(0, abs=0.08)
-    # None of the noise in another policy: these actions do not depend on it.
     said = error_line(run(tmp_path, *WORDS, "run=no", "rollouts.policy=action_noise"))
     assert "give rollouts.action_noise above 0" in said
     with pytest.raises(ConfigError, match="its actions would be constant"):
