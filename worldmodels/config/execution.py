@@ -10,7 +10,6 @@ from worldmodels.config.choices import Backend, Engine, LoggerMode, Precision, S
 from worldmodels.config.keys import number
 
 _WEEK = 7 * 24 * 3600
-_HUGE = 1_000_000
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """What is known of each key of the schema: meaning, unit, default, accepted values.
 
-All of it stands where the key is defined (``sections.py``, ``execution.py``): the meaning in the
-docstring below the field, range and unit in `number`. ``--help``, docs/configuration.md and the
-checks of numbers (`worldmodels/config/limits.py`) read it from there.
+All of it stands where the key is defined (``sections.py``, ``policies.py``, ``execution.py``): the
+meaning in the docstring below the field, range and unit in `number`. ``--help``,
+docs/configuration.md and the checks of numbers (`worldmodels/config/limits.py`) read it from there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
+MANY = 100_000
+HUGE = 1_000_000
+"""Bounds far beyond any preset: they stop a mistyped number from running or allocating endlessly,
+and are the bounds of the sizes in agents from elsewhere (`worldmodels/agents/folder.py`)."""
 EPISODE_STEPS: Any = "${episode_steps:${env.max_steps},${env.frame_skip}}"
 """The default of a time limit in steps of an episode: as many as one of the environment has."""
 

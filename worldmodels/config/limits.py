@@ -28,8 +28,9 @@ from worldmodels.config.choices import (
 )
 from worldmodels.config.hubs import hub_address, is_hub
 from worldmodels.config.keys import Limit, limits_of
+from worldmodels.config.policies import ControllerConfig
 from worldmodels.config.schema import Config, bootstrap_config, flat, round_config, unknown
-from worldmodels.config.sections import ControllerConfig, RolloutsConfig
+from worldmodels.config.sections import RolloutsConfig
 from worldmodels.config.space import SECTIONS, read_space, with_values
 from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
@@ -91,6 +92,7 @@ def check(config: Config) -> None:
     _check_memory(config)
     _check_branches(config)
     _check_noise(config.rollouts)
+    _check_mirrored(config)
     if config.rnn.failure_termination is not None and config.rollouts.stall_steps is None:
         raise ConfigError(
             f"rnn.failure_termination={config.rnn.failure_termination}: needs rollouts.stall_steps,"
@@ -319,6 +321,21 @@ def _check_branches(config: Config) -> None:
         raise ConfigError(
             f"rollouts.branches={config.rollouts.branches}: without noise, branches repeat the"
             f" actions of their parent; choose {key} above 0"
+        )
+
+
+def _check_mirrored(config: Config) -> None:
+    """Mirrored episodes of an environment without a mirror image, or with branches."""
+    share, actions = config.rollouts.mirrored_share, config.env.mirrored_actions
+    if share and actions is None:
+        raise ConfigError(
+            f"rollouts.mirrored_share={share}: it is not known which actions change sign in the"
+            " mirror image; give env.mirrored_actions, or rollouts.mirrored_share=0"
+        )
+    if share and config.rollouts.branches is not None:
+        raise ConfigError(
+            f"rollouts.mirrored_share={share}: mirrored environments cannot be set back to an"
+            " earlier state; choose rollouts.branches=null, or rollouts.mirrored_share=0"
         )
 
 

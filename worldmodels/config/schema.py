@@ -26,15 +26,17 @@ from worldmodels.config.execution import (
     WorkersConfig,
 )
 from worldmodels.config.keys import episode_steps, number
-from worldmodels.config.renames import renamed
-from worldmodels.config.sections import (
+from worldmodels.config.policies import (
     ActorCriticConfig,
     BaselineConfig,
-    CalibrationConfig,
     ControllerConfig,
-    EnvConfig,
     EvaluateConfig,
     IterateConfig,
+)
+from worldmodels.config.renames import renamed
+from worldmodels.config.sections import (
+    CalibrationConfig,
+    EnvConfig,
     RNNConfig,
     RolloutsConfig,
     VAEConfig,

@@ -1,8 +1,8 @@
 """The sections of the configuration about environment and models: every key, its type, default,
 range and meaning.
 
-Every default is here, in ``execution.py`` or in `Config`; a file of ``conf/`` has only what differs
-from it. Where the paper gives a number, that is the default.
+Every default is here, in ``policies.py``, ``execution.py`` or `Config`; a file of ``conf/`` has
+only what differs from it. Where the paper gives a number, that is the default.
 
 ``number(default, least, most)`` is a key that takes a number. The docstring below a key is its
 meaning in ``--help`` and docs/configuration.md.
@@ -13,26 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from worldmodels import seeds
 from worldmodels.config.choices import (
     ActionSource,
-    Algorithm,
     Engine,
-    Features,
-    HiddenChoice,
     LatentChoice,
-    MemberSampling,
     OnCorrupt,
-    Optimizer,
-    StartChoice,
-    WorldKind,
 )
-from worldmodels.config.keys import EPISODE_STEPS, number
-
-_MANY = 100_000
-_HUGE = 1_000_000
-"""Bounds far beyond any preset: they stop a mistyped number from running or allocating endlessly,
-and are the bounds of the sizes in agents from elsewhere (`worldmodels/agents/folder.py`)."""
+from worldmodels.config.keys import EPISODE_STEPS, HUGE, MANY, number
 
 
 @dataclass
@@ -63,6 +50,9 @@ class EnvConfig:
     action_bins: list[int] | None = number(None, -1_000_000, 1_000_000)
     """Three discrete actions: those of the lower, middle and upper third of one continuous action;
     null leaves the action space as it is."""
+    mirrored_actions: list[int] | None = number(None, 0, 1000)
+    """Actions, by number, that change sign in the mirror image of the environment
+    (rollouts.mirrored_share); null: it has none."""
     frame_skip: int | None = number(None, 1, 100, unit="steps")
     """Steps of the simulator for each step of an episode, with the same action; rewards are added
     up. null: as the agent was trained (model=, stage=evaluate and watch), else 1."""
@@ -99,6 +89,9 @@ class RolloutsConfig:
     """Probability per step that policy=controller begins 1 to 30 random actions (ez-greedy)."""
     stall_steps: int | None = number(None, 1, 100_000, unit="steps")
     """Steps without a new highest return after which a collected episode ends; null: never."""
+    mirrored_share: float = number(0.0, 0, 1)
+    """Share of the episodes that are played in the mirror image of the environment: frames are
+    flipped from left to right, and env.mirrored_actions change sign."""
     branches: int | None = number(None, 1, 1000)
     """Continuations, from before the failure, of each failed episode of policy=controller; null:
     none. The environment is set back, which the native engine can."""
@@ -131,17 +124,17 @@ class VAEConfig:
     decoder are trained. null: false."""
     latent_size: int = number(32, 1, 512)
     """Size of the latent z."""
-    epochs: int = number(10, 0, _MANY)
+    epochs: int = number(10, 0, MANY)
     """Passes over the frames; 0: no training."""
     batch_size: int = number(100, 1, 8192)
     """Frames in a batch."""
-    learning_rate: float = number(1e-4, 0, _HUGE, above=True)
+    learning_rate: float = number(1e-4, 0, HUGE, above=True)
     """Learning rate of Adam in the first step."""
-    final_learning_rate: float = number(1e-4, 0, _HUGE, above=True)
+    final_learning_rate: float = number(1e-4, 0, HUGE, above=True)
     """Learning rate of Adam in the last step, reached by exponential decay."""
     kl_tolerance: float = number(0.5, 0, 1000, unit="nats")
     """Free nats per latent dimension, applied to their sum."""
-    kl_weight: float = number(1.0, 0, _HUGE)
+    kl_weight: float = number(1.0, 0, HUGE)
     """Weight of the KL term. Below 1 more dimensions of z carry information, and more of it."""
     validation_fraction: float = number(0.05, 0, 1)
     """Share of the episodes for validation."""
@@ -176,26 +169,26 @@ class RNNConfig:
     latent: LatentChoice = LatentChoice.sampled
     """z that is predicted: sampled from the VAE's posterior, or its mean."""
     # 40 epochs of its 10,000 rollouts are the 4,000 steps of the paper's code.
-    epochs: int = number(40, 0, _MANY)
+    epochs: int = number(40, 0, MANY)
     """Passes over the episodes; 0: no training."""
     batch_size: int = number(100, 1, 4096)
     """Sequences in a batch."""
-    sequence_length: int = number(0, 0, _MANY, unit="steps")
+    sequence_length: int = number(0, 0, MANY, unit="steps")
     """Length of back-propagation; 0 is whole episodes."""
-    learning_rate: float = number(1e-3, 0, _HUGE, above=True)
+    learning_rate: float = number(1e-3, 0, HUGE, above=True)
     """Learning rate of Adam in the first step."""
-    final_learning_rate: float = number(1e-3, 0, _HUGE, above=True)
+    final_learning_rate: float = number(1e-3, 0, HUGE, above=True)
     """Learning rate of Adam in the last step, reached by exponential decay."""
-    gradient_clip: float = number(1.0, 0, _HUGE, above=True)
+    gradient_clip: float = number(1.0, 0, HUGE, above=True)
     """Bound of each element of the gradient."""
     is_first: bool = False
     """Further input: 1 in the first step of an episode, else 0."""
-    reward_weight: float = number(0.1, 0, _HUGE)
+    reward_weight: float = number(0.1, 0, HUGE)
     """Weight of the reward's loss; 0: no reward is predicted, and a return in the learned model is
     the number of steps survived."""
-    termination_weight: float = number(1.0, 0, _HUGE)
+    termination_weight: float = number(1.0, 0, HUGE)
     """Weight of the termination's cross entropy."""
-    termination_pos_weight: float = number(1.0, 0, _HUGE, above=True)
+    termination_pos_weight: float = number(1.0, 0, HUGE, above=True)
     """Weight, in that cross entropy, of a step that ends an episode."""
     validation_fraction: float = number(0.05, 0, 1)
     """Share of the episodes for validation."""
@@ -225,176 +218,3 @@ class CalibrationConfig:
     """Least share of the recorded failures that are predicted."""
     precision: float = number(0.5, 0, 1)
     """Least share of the predicted failures that are recorded."""
-
-
-@dataclass
-class ControllerConfig:
-    """Linear controller and CMA-ES (paper, appendix A.3)."""
-
-    world: WorldKind = WorldKind.real
-    """Where it is trained: real environment, or learned model (dream)."""
-    optimizer: Optimizer = Optimizer.cma_es
-    """How it is trained: by CMA-ES; or in the learned model, by gradients (actor_critic), to which
-    the keys of actor_critic belong, and those of a search do not."""
-    population: int = number(64, 2, 10_000)
-    """Candidates in a generation."""
-    episodes: int = number(16, 1, 10_000)
-    """Episodes of a candidate in a generation."""
-    first_episodes: int | None = number(None, 2, 10_000)
-    """Episodes of a candidate at first, raised to controller.episodes as the scores of candidates
-    come closer; null: controller.episodes always."""
-    stall_steps: int | None = number(None, 1, 100_000, unit="steps")
-    """Steps without a new highest return after which a training episode ends; null: never."""
-    termination_penalty: float = number(0.0, 0, _HUGE)
-    """Subtracted from the return of an episode that terminates, in training and selection but in no
-    score: in the learned model failures are rarer, and episodes may be shorter, than in the
-    environment. Value functions (controller.value_horizon) learn it with the returns of recorded
-    failures, and the critic of actor_critic with predicted probabilities."""
-    generations: int = number(1800, 1, 1_000_000)
-    """Generations, at most."""
-    total_steps: int | None = number(None, 1, 10**12, unit="steps")
-    """Environment steps in training after which no generation begins; null: no bound."""
-    sigma: float = number(0.1, 0, 1000, above=True)
-    """CMA-ES's initial step size."""
-    final_sigma: float | None = number(None, 0, 1000, above=True)
-    """Step size at the end of the budget, by exponential decay; null: CMA-ES's own."""
-    diagonal: bool = False
-    """Diagonal covariance matrix instead of a full one."""
-    pca_components: int | None = number(None, 1, 100_000)
-    """Principal components of the features that are searched; null: all features."""
-    max_steps: int = number(EPISODE_STEPS, 1, 100_000, unit="steps")
-    """Time limit of an episode in training and selection."""
-    features: Features = Features.zh
-    """Inputs: z, z with the dynamics model's hidden state h, or with c and h, where c is the cell
-    state of an mdn_rnn."""
-    latent: LatentChoice = LatentChoice.sampled
-    """z: sampled from the VAE's posterior, or its mean."""
-    hidden: HiddenChoice = HiddenChoice.previous
-    """h with z at time t: previous is computed from z up to t-1, updated includes z at t."""
-    bias: bool = True
-    """A bias for each output."""
-    hidden_units: int = number(0, 0, 1024)
-    """Units of a hidden layer with tanh; 0: linear controller."""
-    temperature: float = number(1.0, 0.001, 1000)
-    """Temperature tau of sampling from the learned model."""
-    member_sampling: MemberSampling = MemberSampling.step
-    """How often a member of an ensemble (rnn.members) is drawn in the learned model, to predict the
-    next latent and the termination: in each step, or once for each episode."""
-    pessimism: float = number(0.0, 0, 1000)
-    """Standard deviations of the members' predicted rewards that are subtracted from their mean, in
-    the learned model; likewise of the value functions (controller.value_horizon)."""
-    observer: bool = False
-    """The first member of an ensemble, whose state is a feature, predicts nothing in the learned
-    model, and the others do: as in the environment, the controller then does not see the state
-    that generates what comes next."""
-    sampled_termination: bool = False
-    """An episode in the learned model terminates with the predicted probability, else where that is
-    above one half."""
-    starts: StartChoice = StartChoice.first
-    """Where episodes in the learned model begin: at first frames of recorded episodes, or at any
-    moment of them (recorded), with the dynamics model's state of that moment."""
-    failure_starts: float = number(0.0, 0, 1)
-    """Of the recorded moments at which episodes in the learned model begin, first frames aside, the
-    share 20 to 100 steps of the simulator before a failure."""
-    value_horizon: int | None = number(None, 1, 100_000, unit="steps")
-    """Value functions learn the return of so many steps from recorded episodes; an episode in the
-    learned model that is truncated after controller.max_steps earns their value of what follows.
-    null: it earns no more."""
-    dream_num_envs: int | None = number(None, 1, 16_384)
-    """Episodes in one batch in the learned model; null: 64 to 256 on a CPU, all on a GPU."""
-    overlap: bool = False
-    """Begin a generation before the one before it ends, so that no worker waits for its last jobs;
-    candidates then come from the search distribution of one generation earlier."""
-    eval_interval: int = number(25, 1, 1_000_000, unit="generations")
-    """Generations between evaluations on the selection seeds."""
-    eval_episodes: int = number(64, 1, 100_000)
-    """Episodes of an evaluation on the selection seeds."""
-    exploitation_patience: int | None = number(None, 1, 1_000_000)
-    """Evaluations in a row whose mean return in the learned model exceeds the largest recorded one,
-    after which the search stops; the agent is then the best controller before them. null: it goes
-    on."""
-
-
-@dataclass
-class ActorCriticConfig:
-    """Training of the controller by gradients in the learned model, with a critic
-    (controller.optimizer=actor_critic)."""
-
-    updates: int = number(1000, 1, _MANY * 10)
-    """Steps of the optimiser."""
-    batch_size: int = number(512, 1, 65_536)
-    """Episodes in the learned model for each step, which begin at any moment of recorded ones."""
-    horizon: int = number(15, 1, 1000, unit="steps")
-    """Steps of such an episode; the critic has the value of what follows."""
-    discount: float = number(0.99, 0, 1, above=True)
-    """Discount factor of a step, below 1."""
-    return_lambda: float = number(0.95, 0, 1)
-    """Lambda of the returns: 1 is the rewards of all steps and the value of the last, 0 that of one
-    step."""
-    action_noise: float = number(0.3, 0, 100)
-    """Standard deviation of the noise on the controller's outputs, before they are bounded."""
-    learning_rate: float = number(3e-4, 0, _HUGE, above=True)
-    """Learning rate of Adam in the first step."""
-    final_learning_rate: float = number(3e-4, 0, _HUGE, above=True)
-    """Learning rate of Adam in the last step, reached by exponential decay."""
-
-
-@dataclass
-class BaselineConfig:
-    """Model-free baseline of Stable-Baselines3, trained where the controller would be
-    (controller.world): on frames in the environment, on the controller's features in the learned
-    model."""
-
-    algorithm: Algorithm = Algorithm.ppo
-    """ppo; dqn, for discrete actions; sac, for continuous ones."""
-    total_steps: int = number(1_000_000, 1, 10**10, unit="steps")
-    """Steps of training, of all environments together."""
-    num_envs: int = number(16, 1, 4096)
-    """Environments that it trains in at a time."""
-    frame_stack: int = number(4, 1, 64)
-    """Grey frames that it observes in the environment: the newest and those before it."""
-    learning_rate: float | None = number(None, 0, _HUGE, above=True)
-    """Learning rate in the first step; null: that of Stable-Baselines3."""
-    final_learning_rate: float | None = number(None, 0, _HUGE, above=True)
-    """Learning rate in the last step, reached by linear decay; null: it stays the same."""
-    normalise_reward: bool = True
-    """Divide rewards in training by the standard deviation of the discounted returns so far."""
-    checkpoint_steps: int = number(100_000, 1, 10**9, unit="steps")
-    """Steps between checkpoints, at each of which new episodes begin and the policy is evaluated on
-    the selection seeds; the best of these policies is kept."""
-    eval_episodes: int = number(32, 1, 100_000)
-    """Episodes of that evaluation."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of the algorithm, as Stable-Baselines3 names them: {ent_coef: 0.01}; those
-    of its network are policy_kwargs, as in {policy_kwargs: {net_arch: [64]}}."""
-
-
-@dataclass
-class EvaluateConfig:
-    """Evaluation of an agent, on seeds that training never uses."""
-
-    engine: Engine = Engine.gymnasium
-    """Simulator, as env.engine; the report names one that is not gymnasium."""
-    episodes: int = number(100, 1, 100_000)
-    """Episodes, one for each seed."""
-    first_seed: int = number(0, 0, seeds.EVALUATION_END - 1)
-    """Seed of the first episode; the next has the next seed."""
-    video: bool = True
-    """Write videos of the median and the three worst episodes, and episodes for the report."""
-
-
-@dataclass
-class IterateConfig:
-    """Rounds of collection and training (paper, section 5)."""
-
-    rounds: int = number(2, 1, 1000)
-    """Number of rounds."""
-    noise: float = number(0.1, 0, 1000)
-    """The value of rollouts.noise in the rounds after the first."""
-    schedule: list[dict[str, Any]] = field(default_factory=list)
-    """Keys that change, as nested mappings, each from a round on: with {round: 3, vae: {epochs: 0}}
-    all rounds from the third on keep the encoder of the second, and the latents of episodes that
-    are encoded already. After the first round data is collected with rollouts.policy=controller."""
-    patience: int | None = number(None, 1, 1000)
-    """Rounds in a row with a calibrated dynamics model and newest episodes whose mean return is no
-    higher than in a round before, after which no further round begins; null: all rounds run."""

@@ -17,6 +17,7 @@ from worldmodels.envs.action_spec import wrap_actions
 from worldmodels.envs.carracing.vector import CarRacingVectorEnv, warm_up
 from worldmodels.envs.envpool_engine import EnvPoolVectorEnv, envpool_has
 from worldmodels.envs.gymnasium_engine import GymnasiumVectorEnv
+from worldmodels.envs.mirror import Panel
 from worldmodels.envs.observation import PixelObservation
 from worldmodels.envs.repeat import RepeatedActions
 from worldmodels.errors import ConfigError, install
@@ -28,6 +29,11 @@ NATIVE = "CarRacing-v3"
 """What the native engine simulates."""
 _NATIVE_FRAME = (84, 64)
 """The crop and size that it draws directly."""
+
+_PICTURE_ROWS = 96
+_INSTRUMENTS = (84, (3 / 8, 5 / 8), (5 / 8, 7 / 8))
+"""Of CarRacing's picture: the first row of the instruments, and the columns, in fractions of the
+width, of the bars of steering and turning, which grow from their middle to either side."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,19 @@ def resolve_engine(spec: EnvSpec) -> str:
             f"{install('envpool')}, or use env.engine=gymnasium"
         )
     return "gymnasium"
+
+
+def mirrored_panels(spec: EnvSpec) -> tuple[Panel, ...]:
+    """The parts of a frame that are mirrored in themselves: CarRacing's instruments, if they show.
+
+    Speed, wheels and score stay as they are: the difference between a left and a right wheel is
+    below what a frame of 64 pixels shows.
+    """
+    first, *columns = _INSTRUMENTS
+    rows = spec.crop_rows or _PICTURE_ROWS
+    if spec.id != NATIVE or rows <= first:
+        return ()
+    return tuple(Panel(first / rows, *column) for column in columns)
 
 
 def check_registered(spec: EnvSpec) -> None:

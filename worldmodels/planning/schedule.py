@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from worldmodels.config.sections import ControllerConfig, RolloutsConfig
+from worldmodels.config.policies import ControllerConfig
+from worldmodels.config.sections import RolloutsConfig
 from worldmodels.evolution.evolve import GROWTH, batch_size
 from worldmodels.evolution.fitness import EpisodeSpec, eval_batches
 from worldmodels.models.controller import ControllerSpec

@@ -19,7 +19,7 @@ from worldmodels import extras, seeds
 from worldmodels.agents.model_files import load_members
 from worldmodels.baselines.actions import Actions
 from worldmodels.config.choices import Algorithm, WorldKind
-from worldmodels.config.sections import BaselineConfig
+from worldmodels.config.policies import BaselineConfig
 from worldmodels.envs.action_spec import DiscreteActions
 from worldmodels.envs.engines import make_vector_env
 from worldmodels.errors import ConfigError

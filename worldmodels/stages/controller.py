@@ -19,7 +19,7 @@ from worldmodels.config.choices import (
     Optimizer,
     WorldKind,
 )
-from worldmodels.config.sections import ControllerConfig
+from worldmodels.config.policies import ControllerConfig
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError

@@ -14,6 +14,8 @@ from worldmodels.agents.folder import read_agent
 from worldmodels.config.choices import ActionSource
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Shard
+from worldmodels.envs.engines import mirrored_panels
+from worldmodels.envs.mirror import Mirroring
 from worldmodels.errors import ArtifactError, ConfigError, DataError
 from worldmodels.planning.schedule import training_length
 from worldmodels.reporting.pictures import contact_sheet, save_picture
@@ -46,6 +48,10 @@ def run(context: Context) -> None:
         if config.policy is not ActionSource.action_noise:
             config.action_noise = 0.0
     policy, world_spec, inputs = _collection_policy(context)
+    if config.mirrored_share:
+        spec, actions = world_spec.env, context.config.env.mirrored_actions or ()
+        mirroring = Mirroring(config.mirrored_share, tuple(actions), mirrored_panels(spec))
+        world_spec = replace(world_spec, mirroring=mirroring)
     growable = ("rollouts.episodes", "rollouts.frames")
     content = context.runtime.env_content(context.runtime.env_spec())
     with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:

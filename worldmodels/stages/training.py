@@ -6,8 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from worldmodels.config.policies import ActorCriticConfig
 from worldmodels.config.schema import Config, plain
-from worldmodels.config.sections import ActorCriticConfig, RNNConfig, VAEConfig
+from worldmodels.config.sections import RNNConfig, VAEConfig
 from worldmodels.data.sequences import FailureEnd
 from worldmodels.training.fit import FitOptions
 

@@ -19,6 +19,7 @@ from worldmodels.agents.value_file import load_values
 from worldmodels.data.latents import FirstLatents
 from worldmodels.data.starts import Starts
 from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare
+from worldmodels.envs.mirror import MirroredEpisodes, Mirroring
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.features import FeatureSpec
 from worldmodels.workers.jobs import READ
@@ -41,6 +42,7 @@ class RealWorldSpec:
         device: of the models.
         bfloat16: the encoder computes in bfloat16.
         compiles: compile the engine first, if it is compiled and that was not done on this machine.
+        mirroring: of some of the episodes; None for the environment alone.
     """
 
     env: EnvSpec
@@ -51,6 +53,7 @@ class RealWorldSpec:
     device: str = "cpu"
     bfloat16: bool = False
     compiles: bool = False
+    mirroring: Mirroring | None = None
 
     def build(self) -> RealWorld:
         """Load the models and make the world.
@@ -78,7 +81,8 @@ class RealWorldSpec:
         )
 
     def _make_env(self, num_envs: int) -> VectorEnv:
-        return make_vector_env(self.env, num_envs, self.env_processes, self.device)
+        env = make_vector_env(self.env, num_envs, self.env_processes, self.device)
+        return env if self.mirroring is None else MirroredEpisodes(env, self.mirroring)
 
 
 @dataclass(frozen=True)

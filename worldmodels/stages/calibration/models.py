@@ -9,7 +9,8 @@ import numpy as np
 
 from worldmodels.agents.model_files import load_encoder
 from worldmodels.agents.registry import build_dynamics, build_encoder
-from worldmodels.config.sections import ActorCriticConfig, RNNConfig, VAEConfig
+from worldmodels.config.policies import ActorCriticConfig
+from worldmodels.config.sections import RNNConfig, VAEConfig
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
 from worldmodels.evolution.search import Search
