@@ -115,6 +115,19 @@ def test_its_actions_are_those_of_the_controller_that_it_becomes(hidden: int) ->
     torch.testing.assert_close(found, agents.act(features))
 
 
+@pytest.mark.parametrize("hidden", [0, 64])
+def test_a_new_controller_is_at_rest_and_its_hidden_units_differ(hidden: int) -> None:
+    torch.manual_seed(0)
+    spec = ControllerSpec(("tanh", "half_tanh"), hidden_units=hidden)
+    module, features = ActorCritic(288, spec, 0.9), torch.randn(512, 288)
+    with torch.no_grad():
+        assert module.outputs(features).abs().max() < 1
+        (weight, bias), *rest = Controllers(module.actor[None], 288, spec).layers
+        if rest:
+            units = features @ weight[0] + bias[0]
+            assert units.std() == pytest.approx(1, abs=0.1)
+
+
 # --- the returns
 
 

@@ -19,6 +19,7 @@ from worldmodels.agents.folder import read_agent, write_agent
 from worldmodels.agents.model_files import load_encoder, load_first_latents
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.action_spec import ActionBounds
+from worldmodels.envs.observation import ObservationSpec
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.worlds.collect import NoisyAgent
@@ -282,6 +283,27 @@ def test_an_agent_with_other_observations_is_refused_before_the_first_stage(
     line = error_line(run(tmp_path, stage, "preset=smoke", f"{key}={SHIPPED}", "env.crop_rows=80"))
     assert f"{key}={SHIPPED}: trained with env.crop_rows=84 env.size=64" in line
     assert line.endswith("give env.crop_rows=84 env.size=64")
+
+
+def test_an_agent_is_evaluated_with_the_observations_of_its_training(
+    agent: Path, tmp_path: Path
+) -> None:
+    found = read_agent(agent)
+    seen = dataclasses.replace(found.config, observation=ObservationSpec(None, 64))
+    starts = load_first_latents(agent / "rnn.safetensors")
+    write_agent(tmp_path / "whole", dataclasses.replace(found, config=seen), starts)
+    words = ("stage=evaluate", "preset=smoke", f"model={tmp_path / 'whole'}", *BRIEFLY, ALONE)
+    done = run(tmp_path, *words, "run=as-trained")
+    assert done.returncode == 0, done.stdout + done.stderr
+    given = run(tmp_path, *words, "run=given", "env.crop_rows=null")
+    assert given.returncode == 0, given.stdout + given.stderr
+    first, second = (
+        read_json(tmp_path / name / "evaluate/manifest.json") for name in ("as-trained", "given")
+    )
+    assert first["config"]["env.crop_rows"] is None
+    assert first["fingerprint"] == second["fingerprint"]
+    line = error_line(run(tmp_path, *words, "run=other", "env.crop_rows=80"))
+    assert line.endswith("give env.crop_rows=null env.size=64")
 
 
 # --- agents of strangers

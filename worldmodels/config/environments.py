@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import MissingConfigException
@@ -17,6 +17,7 @@ from worldmodels.config.keys import episode_steps
 from worldmodels.config.schema import Config
 from worldmodels.config.sections import EnvConfig
 from worldmodels.envs.engines import EnvSpec, resolve_engine
+from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 
 
@@ -42,6 +43,16 @@ def env_spec(env: EnvConfig, engine: Engine | None = None) -> EnvSpec:
         kwargs=dict(env.kwargs),
     )
     return replace(spec, engine=resolve_engine(spec))
+
+
+def default_observation(env_id: str) -> ObservationSpec:
+    """How frames of an environment are made where neither preset nor override says it."""
+    group, found = shipped.group_of(env_id), vars(EnvConfig())
+    for path in shipped.group_files("env"):
+        if path.stem == group:
+            content = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path)))
+            found = found | content.get("env", content)
+    return ObservationSpec(found["crop_rows"], found["size"])
 
 
 def find_env(name: str, **settings: Any) -> EnvConfig:

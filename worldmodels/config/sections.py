@@ -37,7 +37,8 @@ class EnvConfig:
     max_steps: int = number(1000, 1, 100_000, unit="steps")
     """Time limit of an episode, in steps of the simulator."""
     crop_rows: int | None = number(84, 1, 10_000, unit="pixels")
-    """Rows of the image that are kept, from the top; null keeps all."""
+    """Rows of the image that are kept, from the top; null keeps all. With the default of the
+    environment, an agent of model= has frames as in its training."""
     size: int = number(64, 8, 512, unit="pixels")
     """Side of the square frames that the models take; an encoder may take one size only."""
     num_envs: int = number(16, 1, 16_384)

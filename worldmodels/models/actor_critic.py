@@ -18,7 +18,8 @@ UNITS = 256
 TARGET_RATE = 0.02
 """Of the moving average."""
 INITIAL_STD = 0.01
-"""Standard deviation of the controller's initial weights, which leaves its actions at rest."""
+"""Standard deviation of the initial weights of the controller's outputs, which leaves its actions
+at rest. A hidden layer has initial weights that give its units a standard deviation near 1."""
 
 
 class ActorCritic(nn.Module):
@@ -37,7 +38,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         self._features, self._spec, self._discount = features, spec, discount
         self._squash = squashing(spec.squash)
-        self.actor = nn.Parameter(torch.randn(spec.size(features)) * INITIAL_STD)
+        self.actor = nn.Parameter(_initial_parameters(features, spec))
         self.critic = nn.Sequential(
             *(nn.Linear(features, UNITS), nn.SiLU(), nn.Linear(UNITS, UNITS), nn.SiLU()),
             nn.Linear(UNITS, 1),
@@ -82,3 +83,12 @@ class ActorCritic(nn.Module):
 
     def _scaled(self, rates: Tensor) -> Tensor:
         return rates.float().squeeze(-1) / (1 - self._discount)
+
+
+def _initial_parameters(features: int, spec: ControllerSpec) -> Tensor:
+    """Random parameters of a controller."""
+    parameters = torch.randn(spec.size(features)) * INITIAL_STD
+    *hidden, _ = Controllers(parameters[None], features, spec).layers
+    for weight, _ in hidden:  # views of the parameters
+        weight *= 1 / (INITIAL_STD * weight.shape[1] ** 0.5)
+    return parameters

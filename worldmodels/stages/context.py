@@ -14,6 +14,7 @@ from worldmodels.agents import pretrained
 from worldmodels.agents.folder import load_config
 from worldmodels.agents.registry import build_dynamics, build_encoder
 from worldmodels.config.choices import IMPORT, TRAINING, Stage
+from worldmodels.config.environments import default_observation
 from worldmodels.config.parts import parts
 from worldmodels.config.schema import Config, flat
 from worldmodels.config.shipped import environment_of
@@ -60,6 +61,17 @@ class Context:
     def inputs(self) -> Inputs:
         """The finished artifacts that stages read."""
         return Inputs(self.config, self.run, self.published, self.earlier)
+
+    def observation(self) -> ObservationSpec:
+        """``env.crop_rows`` and ``env.size``; where they are the environment's default, those of
+        the agent of ``model=``."""
+        config = self.config
+        here = ObservationSpec(config.env.crop_rows, config.env.size)
+        if self.inputs.model is None or config.stage in extras.EXPORTING:
+            return here
+        trained = load_config(self.inputs.model)
+        plain = trained.env_id == config.env.id and here == default_observation(config.env.id)
+        return trained.observation if plain else here
 
     def frame_skip(self) -> int:
         """``env.frame_skip``; where it is null, that of the agent that plays, or 1."""

@@ -67,6 +67,8 @@ def run_alone(config: Config) -> None:
     with _mirror(config, root):
         context = Context(config, Run(root, base, config.run), published)
         config.env.frame_skip = context.frame_skip()
+        observation = context.observation()
+        config.env.crop_rows, config.env.size = observation.crop_rows, observation.size
         context.check()
         module = import_module(f"worldmodels.stages.{MODULES.get(config.stage, config.stage.name)}")
         interrupts.check()
