@@ -74,6 +74,7 @@ def test_whether_an_episode_is_mirrored_depends_on_its_seed_alone() -> None:
             np.testing.assert_array_equal(alone[0], frames[seed])
 
 
+@pytest.mark.system
 def test_a_share_of_the_collected_episodes_is_mirrored(tmp_path: Path) -> None:
     words = ("stage=rollouts", "preset=smoke", "rollouts.episodes=8", "env.num_envs=4")
     for name, *more in (

@@ -91,8 +91,8 @@ class RolloutsConfig:
     stall_steps: int | None = number(None, 1, 100_000, unit="steps")
     """Steps without a new highest return after which a collected episode ends; null: never."""
     mirrored_share: float = number(0.0, 0, 1)
-    """Share of the episodes that are played in the mirror image of the environment: frames are
-    flipped from left to right, and env.mirrored_actions change sign."""
+    """Share of the episodes that are played in the mirror image of the environment, by their seeds:
+    frames are flipped from left to right, and env.mirrored_actions change sign."""
     branches: int | None = number(None, 1, 1000)
     """Continuations, from before the failure, of each failed episode of policy=controller; null:
     none. The environment is set back, which the native engine can."""

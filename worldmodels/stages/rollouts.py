@@ -48,12 +48,13 @@ def run(context: Context) -> None:
         if config.policy is not ActionSource.action_noise:
             config.action_noise = 0.0
     policy, world_spec, inputs = _collection_policy(context)
+    growable = ("rollouts.episodes", "rollouts.frames")
+    content = context.runtime.env_content(context.runtime.env_spec())
     if config.mirrored_share:
         spec, actions = world_spec.env, context.config.env.mirrored_actions or ()
         mirroring = Mirroring(config.mirrored_share, tuple(actions), mirrored_panels(spec))
         world_spec = replace(world_spec, mirroring=mirroring)
-    growable = ("rollouts.episodes", "rollouts.frames")
-    content = context.runtime.env_content(context.runtime.env_spec())
+        content["env.mirrored_actions"] = list(actions)
     with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:
         parts: Parts = _parts(context)
         _refuse_others(folder.path, parts)
