@@ -285,14 +285,19 @@ def test_an_agent_with_other_observations_is_refused_before_the_first_stage(
     assert line.endswith("give env.crop_rows=84 env.size=64")
 
 
-def test_an_agent_is_evaluated_with_the_observations_of_its_training(
-    agent: Path, tmp_path: Path
-) -> None:
+def evaluating_whole(agent: Path, folder: Path) -> tuple[str, ...]:
+    """The evaluation of the agent, written to `folder` as one that was trained on whole frames."""
     found = read_agent(agent)
     seen = dataclasses.replace(found.config, observation=ObservationSpec(None, 64))
     starts = load_first_latents(agent / "rnn.safetensors")
-    write_agent(tmp_path / "whole", dataclasses.replace(found, config=seen), starts)
-    words = ("stage=evaluate", "preset=smoke", f"model={tmp_path / 'whole'}", *BRIEFLY, ALONE)
+    write_agent(folder / "whole", dataclasses.replace(found, config=seen), starts)
+    return ("stage=evaluate", "preset=smoke", f"model={folder / 'whole'}", *BRIEFLY, ALONE)
+
+
+def test_an_agent_is_evaluated_with_the_observations_of_its_training(
+    agent: Path, tmp_path: Path
+) -> None:
+    words = evaluating_whole(agent, tmp_path)
     done = run(tmp_path, *words, "run=as-trained")
     assert done.returncode == 0, done.stdout + done.stderr
     given = run(tmp_path, *words, "run=given", "env.crop_rows=null")
@@ -304,6 +309,15 @@ def test_an_agent_is_evaluated_with_the_observations_of_its_training(
     assert first["fingerprint"] == second["fingerprint"]
     line = error_line(run(tmp_path, *words, "run=other", "env.crop_rows=80"))
     assert line.endswith("give env.crop_rows=null env.size=64")
+
+
+@pytest.mark.system
+def test_a_sweep_evaluates_an_agent_with_its_own_observations(agent: Path, tmp_path: Path) -> None:
+    words = evaluating_whole(agent, tmp_path)
+    done = run(tmp_path / "data", "--multirun", *words, "seed=1,2", "run=s-${seed}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    manifests = [read_json(path) for path in tmp_path.glob("data/**/evaluate/manifest.json")]
+    assert [manifest["config"]["env.crop_rows"] for manifest in manifests] == [None, None]
 
 
 # --- agents of strangers

@@ -9,7 +9,7 @@ from command import ALONE, composed, error_line, run
 
 from worldmodels.config.limits import check
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.envs.engines import EnvSpec, make_vector_env, mirrored_panels
+from worldmodels.envs.engines import EnvSpec, make_vector_env, mirrored_panel
 from worldmodels.envs.mirror import MirroredEpisodes, Mirroring
 from worldmodels.errors import ConfigError
 
@@ -38,7 +38,7 @@ def played(spec: EnvSpec, steering: int, mirroring: Mirroring | None) -> tuple[n
 def test_a_mirrored_episode_is_that_of_the_opposite_steering_seen_in_a_mirror(engine: str) -> None:
     spec = EnvSpec(engine=engine)
     frames, rewards = played(spec, 1, None)
-    mirrored, same = played(spec, -1, Mirroring(1, STEERING, mirrored_panels(spec)))
+    mirrored, same = played(spec, -1, Mirroring(1, STEERING, mirrored_panel(spec)))
     np.testing.assert_array_equal(rewards, same)
     np.testing.assert_array_equal(frames[:, :, :, ::-1], mirrored)
     assert not np.array_equal(frames, mirrored)
@@ -47,7 +47,7 @@ def test_a_mirrored_episode_is_that_of_the_opposite_steering_seen_in_a_mirror(en
 def test_the_instruments_of_a_mirrored_episode_are_where_they_were() -> None:
     spec = EnvSpec(engine="native", crop_rows=None, frame_skip=2)
     frames, _ = played(spec, 1, None)
-    mirrored, _ = played(spec, -1, Mirroring(1, STEERING, mirrored_panels(spec)))
+    mirrored, _ = played(spec, -1, Mirroring(1, STEERING, mirrored_panel(spec)))
     picture = slice(0, 56)  # 84 of 96 rows
     np.testing.assert_array_equal(frames[:, :, picture, ::-1], mirrored[:, :, picture])
     below, shown = frames[:, :, 58:], mirrored[:, :, 58:]

@@ -46,7 +46,10 @@ def env_spec(env: EnvConfig, engine: Engine | None = None) -> EnvSpec:
 
 
 def default_observation(env_id: str) -> ObservationSpec:
-    """How frames of an environment are made where neither preset nor override says it."""
+    """How frames of an environment are made where neither preset nor override says it.
+
+    It is read from the environment's file: in a sweep Hydra composes nothing else meanwhile.
+    """
     group, found = shipped.group_of(env_id), vars(EnvConfig())
     for path in shipped.group_files("env"):
         if path.stem == group:

@@ -30,10 +30,11 @@ NATIVE = "CarRacing-v3"
 _NATIVE_FRAME = (84, 64)
 """The crop and size that it draws directly."""
 
-_PICTURE_ROWS = 96
-_INSTRUMENTS = (84, (3 / 8, 5 / 8), (5 / 8, 7 / 8))
-"""Of CarRacing's picture: the first row of the instruments, and the columns, in fractions of the
-width, of the bars of steering and turning, which grow from their middle to either side."""
+_PICTURE_ROWS, _FIRST_ROW = 96, 84
+"""Rows of CarRacing's picture, and the first one of its instruments."""
+_BARS = ((3 / 8, 5 / 8), (5 / 8, 7 / 8))
+"""Columns, in fractions of the width, of the instruments for steering and turning: bars that grow
+from the middle to either side."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +104,15 @@ def resolve_engine(spec: EnvSpec) -> str:
     return "gymnasium"
 
 
-def mirrored_panels(spec: EnvSpec) -> tuple[Panel, ...]:
-    """The parts of a frame that are mirrored in themselves: CarRacing's instruments, if they show.
+def mirrored_panel(spec: EnvSpec) -> Panel | None:
+    """CarRacing's instruments, if the frames show them; see `worldmodels.envs.mirror`.
 
     Speed, wheels and score stay as they are: where a left wheel turns faster than the right one by
     10 rad/s, its bar is higher by a sixth of a pixel of a frame of 64.
     """
-    first, *columns = _INSTRUMENTS
     rows = spec.crop_rows or _PICTURE_ROWS
-    if spec.id != NATIVE or rows <= first:
-        return ()
-    return tuple(Panel(first / rows, *column) for column in columns)
+    shown = spec.id == NATIVE and rows > _FIRST_ROW
+    return Panel(_FIRST_ROW / rows, _BARS) if shown else None
 
 
 def check_registered(spec: EnvSpec) -> None:

@@ -9,11 +9,24 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from worldmodels.envs.vector import VectorStep, check_seeds
+from worldmodels.envs.vector import VectorStep, beginning
 from worldmodels.errors import ConfigError
 
 _STREAM = 3
 """Spawn key of the draw that decides whether an episode is mirrored."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The lower part of a frame: it stays as it is but for parts that are mirrored in themselves.
+
+    Args:
+        top: where it begins, as a fraction of the frame's height.
+        columns: left and right edge of each of these parts, as fractions of the frame's width.
+    """
+
+    top: float
+    columns: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -23,47 +36,33 @@ class Mirroring:
     Args:
         share: probability that an episode is mirrored; its seed decides.
         actions: numbers of the actions that change sign.
-        panels: parts of a frame that are mirrored in themselves, as `Panel`; below the first one's
-            top all else stays as it is.
+        panel: of instruments, in each frame; None where there is none.
     """
 
     share: float
     actions: tuple[int, ...]
-    panels: tuple[Panel, ...] = ()
+    panel: Panel | None = None
 
 
-@dataclass(frozen=True)
-class Panel:
-    """A part of a frame from `top` to the lower edge, in fractions of its height and width."""
-
-    top: float
-    left: float
-    right: float
-
-
-def mirrored_pixels(height: int, width: int, panels: Sequence[Panel]) -> np.ndarray:
+def mirrored_pixels(height: int, width: int, panel: Panel | None) -> np.ndarray:
     """Which pixel of a frame is shown in which place of its mirror image.
 
     Args:
         height: of the frame.
         width: of the frame.
-        panels: see `Mirroring`.
+        panel: see `Mirroring`.
 
     Returns:
         (height x width,) int64, numbers of pixels row by row.
     """
     place = np.arange(height * width).reshape(height, width)
     found = place[:, ::-1].copy()
-    if panels:
-        top = round(min(panel.top for panel in panels) * height)
+    if panel is not None:
+        top = round(panel.top * height)
         found[top:] = place[top:]
-    for panel in panels:
-        top, left, right = (
-            round(panel.top * height),
-            round(panel.left * width),
-            round(panel.right * width),
-        )
-        found[top:, left:right] = place[top:, left:right][:, ::-1]
+        for edges in panel.columns:
+            left, right = (round(edge * width) for edge in edges)
+            found[top:, left:right] = place[top:, left:right][:, ::-1]
     return found.reshape(-1)
 
 
@@ -94,7 +93,7 @@ class MirroredEpisodes(VectorWrapper[Any, Any, Any, Any, Any]):
                 )
         height, width, _ = env.single_observation_space.shape or ()
         self._share = mirroring.share
-        self._pixels = mirrored_pixels(height, width, mirroring.panels)
+        self._pixels = mirrored_pixels(height, width, mirroring.panel)
         self._signs = np.ones(len(space.low), np.float32)
         self._signs[list(mirroring.actions)] = -1
         self._mirrored = np.zeros(env.num_envs, bool)
@@ -106,8 +105,7 @@ class MirroredEpisodes(VectorWrapper[Any, Any, Any, Any, Any]):
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Begin episodes; see `worldmodels.envs.engines.make_vector_env`."""
-        seeds = check_seeds(seed, self.num_envs)  # type: ignore[arg-type]  # none of them is None
-        chosen = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
+        seeds, chosen = beginning(seed, options, self.num_envs)
         for index in np.flatnonzero(chosen):
             self._mirrored[index] = is_mirrored(seeds[index], self._share)
         frames, infos = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]  # gymnasium's stub
@@ -122,9 +120,8 @@ class MirroredEpisodes(VectorWrapper[Any, Any, Any, Any, Any]):
     def _shown(self, frames: Any) -> Any:
         """The frames (N, H, W, 3), those of mirrored episodes flipped."""
         shown = frames.clone() if hasattr(frames, "clone") else frames.copy()
-        flat = shown.reshape(len(shown), -1, 3)
-        for index in np.flatnonzero(self._mirrored):
-            flat[index] = flat[index][self._pixels]
+        flat, rows = shown.reshape(len(shown), -1, 3), np.flatnonzero(self._mirrored)
+        flat[rows] = flat[rows][:, self._pixels]
         return shown
 
 

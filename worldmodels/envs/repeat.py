@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from worldmodels.envs.vector import VectorStep, check_seeds
+from worldmodels.envs.vector import VectorStep, beginning
 
 _STREAM = 2
 """Spawn key that keeps an episode's repetitions independent of the environment's own generator,
@@ -47,8 +47,7 @@ class RepeatedActions(VectorWrapper[Any, Any, Any, Any, Any]):
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Begin episodes; see `worldmodels.envs.engines.make_vector_env`."""
-        seeds = check_seeds(seed, self.num_envs)  # type: ignore[arg-type]  # none of them is None
-        chosen = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
+        seeds, chosen = beginning(seed, options, self.num_envs)
         for index in np.flatnonzero(chosen):
             sequence = np.random.SeedSequence(seeds[index], spawn_key=(_STREAM,))
             self._generators[index] = np.random.default_rng(sequence)

@@ -58,6 +58,20 @@ def check_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
     return seeds
 
 
+def beginning(
+    seed: int | Sequence[int | None] | None, options: dict[str, Any] | None, num_envs: int
+) -> tuple[list[int], NDArray[np.bool_]]:
+    """The seeds of a reset, one for each environment, and which environments begin an episode.
+
+    Args:
+        seed: see `check_seeds`, which raises the errors.
+        options: of the reset; its ``reset_mask`` (N,) bool chooses the environments, else all.
+        num_envs: number of environments N.
+    """
+    seeds = check_seeds(seed, num_envs)  # type: ignore[arg-type]  # none of them is None
+    return seeds, np.asarray((options or {}).get("reset_mask", np.ones(num_envs, bool)))
+
+
 def check_actions(actions: NDArray[Any], space: Space[Any]) -> NDArray[Any]:
     """Return the actions as the space's own type, or raise an error that names the environment.
 

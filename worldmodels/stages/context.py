@@ -65,13 +65,12 @@ class Context:
     def observation(self) -> ObservationSpec:
         """``env.crop_rows`` and ``env.size``; where they are the environment's default, those of
         the agent of ``model=``."""
-        config = self.config
-        here = ObservationSpec(config.env.crop_rows, config.env.size)
-        if self.inputs.model is None or config.stage in extras.EXPORTING:
+        env = self.config.env
+        here = ObservationSpec(env.crop_rows, env.size)
+        if self.inputs.model is None or self.config.stage in extras.EXPORTING:
             return here
-        trained = load_config(self.inputs.model)
-        plain = trained.env_id == config.env.id and here == default_observation(config.env.id)
-        return trained.observation if plain else here
+        trained, given = load_config(self.inputs.model), here != default_observation(env.id)
+        return here if given or trained.env_id != env.id else trained.observation
 
     def frame_skip(self) -> int:
         """``env.frame_skip``; where it is null, that of the agent that plays, or 1."""

@@ -14,7 +14,7 @@ from worldmodels.agents.folder import read_agent
 from worldmodels.config.choices import ActionSource
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Shard
-from worldmodels.envs.engines import mirrored_panels
+from worldmodels.envs.engines import mirrored_panel
 from worldmodels.envs.mirror import Mirroring
 from worldmodels.errors import ArtifactError, ConfigError, DataError
 from worldmodels.planning.schedule import training_length
@@ -52,7 +52,7 @@ def run(context: Context) -> None:
     content = context.runtime.env_content(context.runtime.env_spec())
     if config.mirrored_share:
         spec, actions = world_spec.env, context.config.env.mirrored_actions or ()
-        mirroring = Mirroring(config.mirrored_share, tuple(actions), mirrored_panels(spec))
+        mirroring = Mirroring(config.mirrored_share, tuple(actions), mirrored_panel(spec))
         world_spec = replace(world_spec, mirroring=mirroring)
         content["env.mirrored_actions"] = list(actions)
     with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:
