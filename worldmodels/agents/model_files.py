@@ -164,7 +164,7 @@ def _outlined(path: Path, outline: Mapping[str, Any], find: Any) -> Any:
 
 
 def _check_sizes(path: Path, kind: type[Module], sizes: Any) -> None:
-    types = get_type_hints(kind.__init__)
+    types = get_type_hints(kind.Options) | get_type_hints(kind.__init__)
     if not isinstance(sizes, dict) or not sizes.keys() <= types.keys():
         raise ArtifactError(f"{path} does not hold sizes of {kind.__name__}: copy it again")
     for name, value in sizes.items():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from worldmodels.models.deep_vae import SCALES, DeepVAE, to_image, transposed
+from worldmodels.models.elbo import KLOptions
 from worldmodels.models.encoder import Posterior, channels_last
 
 CHANNELS = (32, 64, 128, 256)
@@ -18,12 +19,10 @@ MAX_FRAMES = 64
 
 
 @dataclass
-class Conv3dVAEOptions:
+class Conv3dVAEOptions(KLOptions):
     """The options of a `Conv3dVAE`; its arguments are described there."""
 
     frames: int = 4
-    kl_tolerance: float = 0.5
-    kl_weight: float = 1.0
 
 
 class Conv3dVAE(DeepVAE):
@@ -36,8 +35,7 @@ class Conv3dVAE(DeepVAE):
         latent_size: dimensions of z.
         frame_size: side of the square frames, a multiple of 16 pixels.
         frames: of a clip, C.
-        kl_tolerance: free nats per latent dimension, applied to their sum.
-        kl_weight: of the KL term.
+        kl: options of the KL term, see `KLOptions`.
 
     Raises:
         ValueError: another frame size or number of frames.
@@ -46,15 +44,8 @@ class Conv3dVAE(DeepVAE):
     Options: ClassVar[type] = Conv3dVAEOptions
     FORMAT: ClassVar[int] = 1
 
-    def __init__(
-        self,
-        latent_size: int,
-        frame_size: int,
-        frames: int = 4,
-        kl_tolerance: float = 0.5,
-        kl_weight: float = 1.0,
-    ) -> None:
-        super().__init__(latent_size, frame_size, kl_tolerance, kl_weight, clip_length=frames)
+    def __init__(self, latent_size: int, frame_size: int, frames: int = 4, **kl: float) -> None:
+        super().__init__(latent_size, frame_size, frames, **kl)
         if not 2 <= frames <= MAX_FRAMES:
             raise ValueError(f"frames={frames} is not possible; choose 2 to {MAX_FRAMES}")
         side = frame_size // 2**SCALES
@@ -80,8 +71,7 @@ class Conv3dVAE(DeepVAE):
             "latent_size": self.latent_size,
             "frame_size": self.frame_size,
             "frames": self.clip_length,
-            "kl_tolerance": self.kl_tolerance,
-            "kl_weight": self.kl_weight,
+            **asdict(self.kl),
         }
 
     def encode(self, images: Tensor) -> Posterior:

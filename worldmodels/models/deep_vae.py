@@ -8,7 +8,7 @@ from typing import Self
 
 from torch import Tensor, nn
 
-from worldmodels.models.elbo import free_nats_loss
+from worldmodels.models.elbo import KLOptions, free_nats_loss
 from worldmodels.models.encoder import Posterior, check_side, to_input
 
 SCALES = 4
@@ -24,9 +24,8 @@ class DeepVAE(nn.Module):
     Args:
         latent_size: dimensions of z.
         frame_size: side of the square frames.
-        kl_tolerance: free nats per latent dimension, applied to their sum.
-        kl_weight: of the KL term.
         clip_length: frames of a clip; 1 for images.
+        kl: options of the KL term, see `KLOptions`.
 
     Raises:
         ValueError: another frame size.
@@ -37,19 +36,11 @@ class DeepVAE(nn.Module):
     expand: nn.Module
     decoder: nn.Module
 
-    def __init__(
-        self,
-        latent_size: int,
-        frame_size: int,
-        kl_tolerance: float,
-        kl_weight: float,
-        clip_length: int,
-    ) -> None:
+    def __init__(self, latent_size: int, frame_size: int, clip_length: int, **kl: float) -> None:
         super().__init__()
         check_side(frame_size, 2**SCALES)
         self.latent_size, self.frame_size = latent_size, frame_size
-        self.kl_tolerance, self.kl_weight = kl_tolerance, kl_weight
-        self.clip_length = clip_length
+        self.clip_length, self.kl = clip_length, KLOptions(**kl)
 
     def encode(self, images: Tensor) -> Posterior:
         """The posterior of what `encoder` takes, floats in [0, 1]."""
@@ -74,8 +65,7 @@ class DeepVAE(nn.Module):
         """
         images = to_input(frames)
         newest = images if self.clip_length == 1 else images[:, -1]
-        floor = self.kl_tolerance * self.latent_size
-        return free_nats_loss(self.encode(images), self.decode, newest, floor, self.kl_weight)
+        return free_nats_loss(self.encode(images), self.decode, newest, self.kl)
 
 
 def transposed(channels: Sequence[int]) -> list[nn.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,14 +12,24 @@ from torch.nn import functional as F
 from worldmodels.models.encoder import Posterior
 
 
+@dataclass
+class KLOptions:
+    """The options of an encoder's KL term.
+
+    Args:
+        kl_tolerance: free nats per latent dimension; the KL term of a frame, summed over
+            dimensions, costs nothing below ``kl_tolerance * latent_size`` (the paper's code).
+        kl_weight: of the KL term.
+    """
+
+    kl_tolerance: float = 0.5
+    kl_weight: float = 1.0
+
+
 def free_nats_loss(
-    posterior: Posterior,
-    decode: Callable[[Tensor], Tensor],
-    images: Tensor,
-    floor: float,
-    weight: float,
+    posterior: Posterior, decode: Callable[[Tensor], Tensor], images: Tensor, options: KLOptions
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Squared error summed over a frame, plus its KL where that exceeds `floor` (the paper's code).
+    """Squared error summed over a frame, plus its KL where that exceeds the free nats.
 
     The squared error is the negative log-likelihood of normal pixels with a variance of one half,
     far more than the error of a good reconstruction: few dimensions are then worth their KL. A
@@ -28,8 +39,7 @@ def free_nats_loss(
         posterior: of B frames, of any type.
         decode: latents (B, Z) to images.
         images: what is reconstructed, (B, 3, height, width) in [0, 1].
-        floor: free nats of a frame: the KL term, summed over dimensions, costs nothing below it.
-        weight: of the KL term.
+        options: of the KL term.
 
     Returns:
         the loss, a scalar in nats up to a constant, and logs: ``reconstruction``, ``kl`` (before
@@ -43,7 +53,8 @@ def free_nats_loss(
     reconstruction = F.mse_loss(output.float(), images, reduction="sum") / len(images)
     kl = kl_to_prior(posterior)  # (B, Z)
     total = kl.sum(dim=-1)
-    loss = reconstruction + weight * total.clamp(min=floor).mean()
+    floor = options.kl_tolerance * mean.shape[-1]
+    loss = reconstruction + options.kl_weight * total.clamp(min=floor).mean()
     logs = {
         "reconstruction": reconstruction.detach(),
         "kl": total.mean().detach(),

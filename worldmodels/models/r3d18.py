@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from worldmodels.models.elbo import KLOptions
 from worldmodels.models.video import VideoVAE, check_clips
 
 CHANNELS = 512
@@ -46,14 +47,12 @@ class _StoredNorm(nn.Module):
 
 
 @dataclass
-class R3D18VAEOptions:
+class R3D18VAEOptions(KLOptions):
     """The options of an `R3D18VAE`; its arguments are described there."""
 
     frames: int = 16
     input_size: int = 112
     frozen: bool = False
-    kl_tolerance: float = 0.5
-    kl_weight: float = 1.0
 
 
 class R3D18VAE(VideoVAE):
@@ -69,8 +68,7 @@ class R3D18VAE(VideoVAE):
         frames: of a clip, C. The published weights were trained on 16.
         input_size: side of the pictures that the network takes, a multiple of 16 pixels.
         frozen: keep the network's weights as they are; head and decoder are trained.
-        kl_tolerance: free nats per latent dimension, applied to their sum.
-        kl_weight: of the KL term.
+        kl: options of the KL term, see `KLOptions`.
 
     Raises:
         ValueError: another frame size, input size or number of frames.
@@ -90,22 +88,13 @@ class R3D18VAE(VideoVAE):
         frames: int = 16,
         input_size: int = 112,
         frozen: bool = False,
-        kl_tolerance: float = 0.5,
-        kl_weight: float = 1.0,
+        **kl: float,
     ) -> None:
         check_clips(frames, input_size, STRIDE)
         side = input_size // STRIDE
         width = CHANNELS * side * side
         super().__init__(
-            _network(),
-            width,
-            latent_size,
-            frame_size,
-            frames,
-            input_size,
-            frozen,
-            kl_tolerance,
-            kl_weight=kl_weight,
+            _network(), width, latent_size, frame_size, frames, input_size, frozen, **kl
         )
 
     @classmethod

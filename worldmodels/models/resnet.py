@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from worldmodels.models.deep_vae import SCALES, DeepVAE
+from worldmodels.models.elbo import KLOptions
 from worldmodels.models.encoder import channels_last
 
 CHANNELS = (32, 64, 96, 128)
@@ -39,12 +40,10 @@ class _Residual(nn.Module):
 
 
 @dataclass
-class ResNetVAEOptions:
+class ResNetVAEOptions(KLOptions):
     """The options of a `ResNetVAE`; its arguments are described there."""
 
     blocks: int = 1
-    kl_tolerance: float = 0.5
-    kl_weight: float = 1.0
 
 
 class ResNetVAE(DeepVAE):
@@ -54,8 +53,7 @@ class ResNetVAE(DeepVAE):
         latent_size: dimensions of z.
         frame_size: side of the square frames, a multiple of 16 pixels.
         blocks: residual blocks of two convolutions at each of three scales, in encoder and decoder.
-        kl_tolerance: free nats per latent dimension, applied to their sum.
-        kl_weight: of the KL term.
+        kl: options of the KL term, see `KLOptions`.
 
     Raises:
         ValueError: another frame size or number of blocks.
@@ -64,15 +62,8 @@ class ResNetVAE(DeepVAE):
     Options: ClassVar[type] = ResNetVAEOptions
     FORMAT: ClassVar[int] = 1
 
-    def __init__(
-        self,
-        latent_size: int,
-        frame_size: int,
-        blocks: int = 1,
-        kl_tolerance: float = 0.5,
-        kl_weight: float = 1.0,
-    ) -> None:
-        super().__init__(latent_size, frame_size, kl_tolerance, kl_weight, clip_length=1)
+    def __init__(self, latent_size: int, frame_size: int, blocks: int = 1, **kl: float) -> None:
+        super().__init__(latent_size, frame_size, 1, **kl)
         if not 1 <= blocks <= MAX_BLOCKS:
             raise ValueError(f"blocks={blocks} is not possible; choose 1 to {MAX_BLOCKS}")
         self.blocks = blocks
@@ -101,5 +92,5 @@ class ResNetVAE(DeepVAE):
     @property
     def sizes(self) -> Mapping[str, Any]:
         """The arguments that build an equal module."""
-        names = ("latent_size", "frame_size", "blocks", "kl_tolerance", "kl_weight")
-        return {name: getattr(self, name) for name in names}
+        names = ("latent_size", "frame_size", "blocks")
+        return {name: getattr(self, name) for name in names} | asdict(self.kl)

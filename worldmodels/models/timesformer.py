@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from worldmodels.models.elbo import KLOptions
 from worldmodels.models.video import VideoVAE, check_clips
 
 MAX_LAYERS = MAX_HEADS = 64
@@ -18,7 +19,7 @@ MLP = 4
 
 
 @dataclass
-class TimesformerVAEOptions:
+class TimesformerVAEOptions(KLOptions):
     """The options of a `TimesformerVAE`; its arguments are described there."""
 
     frames: int = 8
@@ -28,8 +29,6 @@ class TimesformerVAEOptions:
     layers: int = 12
     heads: int = 12
     frozen: bool = False
-    kl_tolerance: float = 0.5
-    kl_weight: float = 1.0
 
 
 class TimesformerVAE(VideoVAE):
@@ -49,8 +48,7 @@ class TimesformerVAE(VideoVAE):
         layers: number of layers.
         heads: of the attention in each layer.
         frozen: keep the network's weights as they are; head and decoder are trained.
-        kl_tolerance: free nats per latent dimension, applied to their sum.
-        kl_weight: of the KL term.
+        kl: options of the KL term, see `KLOptions`.
 
     Raises:
         ValueError: sizes that are not possible, or do not fit one another.
@@ -74,25 +72,13 @@ class TimesformerVAE(VideoVAE):
         layers: int = 12,
         heads: int = 12,
         frozen: bool = False,
-        *,
-        kl_tolerance: float = 0.5,
-        kl_weight: float = 1.0,
+        **kl: float,
     ) -> None:
         _check(patch_size, hidden_size, layers, heads)
         check_clips(frames, input_size, patch_size)
         network = _network(frames, input_size, patch_size, hidden_size, layers, heads)
         width = (input_size // patch_size) ** 2 * hidden_size
-        super().__init__(
-            network,
-            width,
-            latent_size,
-            frame_size,
-            frames,
-            input_size,
-            frozen,
-            kl_tolerance,
-            kl_weight=kl_weight,
-        )
+        super().__init__(network, width, latent_size, frame_size, frames, input_size, frozen, **kl)
         self.patch_size, self.hidden_size = patch_size, hidden_size
         self.layers, self.heads = layers, heads
 

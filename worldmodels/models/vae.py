@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worldmodels.models.elbo import free_nats_loss
+from worldmodels.models.elbo import KLOptions, free_nats_loss
 from worldmodels.models.encoder import Posterior, channels_last, to_input
 
 FRAME_SIZE = 64
@@ -54,30 +54,20 @@ class _LateBias(nn.ConvTranspose2d):
         return made.add_(self.bias.to(made.dtype).view(-1, 1, 1))
 
 
-@dataclass
-class ConvVAEOptions:
-    """The options of a `ConvVAE`; its arguments are described there."""
-
-    kl_tolerance: float = 0.5
-    kl_weight: float = 1.0
-
-
 class ConvVAE(nn.Module):
     """The paper's network: four strided convolutions, four strided transposed ones.
 
     Args:
         latent_size: dimensions of z (32 for CarRacing, 64 for Doom).
         frame_size: side of the square frames; the layers take 64 pixels and nothing else.
-        kl_tolerance: free nats per latent dimension; the KL term of a frame, summed over
-            dimensions, costs nothing below ``kl_tolerance * latent_size`` (the paper's code).
-        kl_weight: of the KL term.
         folded: the decoder's first two products are one, see `for_inference`.
+        kl: options of the KL term, see `KLOptions`.
 
     Raises:
         ValueError: another frame size.
     """
 
-    Options: ClassVar[type] = ConvVAEOptions
+    Options: ClassVar[type] = KLOptions
     FORMAT: ClassVar[int] = 1
     clip_length: int = 1
 
@@ -85,9 +75,8 @@ class ConvVAE(nn.Module):
         self,
         latent_size: int = 32,
         frame_size: int = FRAME_SIZE,
-        kl_tolerance: float = 0.5,
         folded: bool = False,
-        kl_weight: float = 1.0,
+        **kl: float,
     ) -> None:
         super().__init__()
         if frame_size != FRAME_SIZE:
@@ -97,8 +86,7 @@ class ConvVAE(nn.Module):
             )
         self.latent_size = latent_size
         self.frame_size = frame_size
-        self.kl_tolerance, self.kl_weight = kl_tolerance, kl_weight
-        self.folded = folded
+        self.folded, self.kl = folded, KLOptions(**kl)
         self.encoder = nn.Sequential(
             nn.Conv2d(3, 32, 4, stride=2),  # (B, 32, 31, 31)
             nn.ReLU(inplace=True),
@@ -131,8 +119,8 @@ class ConvVAE(nn.Module):
     @property
     def sizes(self) -> Mapping[str, Any]:
         """The arguments that build an equal module."""
-        names = ("latent_size", "frame_size", "kl_tolerance", "kl_weight", "folded")
-        return {name: getattr(self, name) for name in names}
+        names = ("latent_size", "frame_size", "folded")
+        return {name: getattr(self, name) for name in names} | asdict(self.kl)
 
     def encode(self, images: Tensor) -> Posterior:
         """The posterior of images (B, 3, 64, 64) in [0, 1]."""
@@ -166,5 +154,4 @@ class ConvVAE(nn.Module):
     def loss(self, frames: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of `worldmodels.models.elbo`, of uint8 frames (B, 64, 64, 3)."""
         images = to_input(frames)
-        floor = self.kl_tolerance * self.latent_size
-        return free_nats_loss(self.encode(images), self.decode, images, floor, self.kl_weight)
+        return free_nats_loss(self.encode(images), self.decode, images, self.kl)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
@@ -36,8 +37,7 @@ class VideoVAE(DeepVAE):
         frames: of a clip, C.
         input_size: side of the pictures that the network takes, in pixels.
         frozen: keep the network's weights as they are; head and decoder are trained.
-        kl_tolerance: free nats per latent dimension, applied to their sum.
-        kl_weight: of the KL term.
+        kl: options of the KL term, see `KLOptions`.
 
     Raises:
         ValueError: another frame size.
@@ -58,11 +58,9 @@ class VideoVAE(DeepVAE):
         frames: int,
         input_size: int,
         frozen: bool,
-        kl_tolerance: float,
-        *,
-        kl_weight: float,
+        **kl: float,
     ) -> None:
-        super().__init__(latent_size, frame_size, kl_tolerance, kl_weight, clip_length=frames)
+        super().__init__(latent_size, frame_size, frames, **kl)
         self.input_size, self.frozen = input_size, frozen
         self.network = network.requires_grad_(not frozen)
         # Buffers move to the device of the module. As constants of the class they are in no file:
@@ -79,8 +77,9 @@ class VideoVAE(DeepVAE):
     @property
     def sizes(self) -> Mapping[str, Any]:
         """The arguments that build an equal module."""
-        names = ("latent_size", "frame_size", "input_size", "frozen", "kl_tolerance", "kl_weight")
-        return {name: getattr(self, name) for name in names} | {"frames": self.clip_length}
+        names = ("latent_size", "frame_size", "input_size", "frozen")
+        chosen = {name: getattr(self, name) for name in names}
+        return {**chosen, "frames": self.clip_length, **asdict(self.kl)}
 
     @classmethod
     def published_name(cls, name: str) -> str | None:
