@@ -320,7 +320,10 @@ def test_after_a_search_it_goes_on_with_the_controller_that_was_found(tmp_path: 
         (["actor_critic.discount=1"], "actor_critic.discount=1: choose a number below 1"),
         (["actor_critic.horizon=0"], "actor_critic.horizon=0: choose 1 to 1000"),
         (["trainer.devices=2"], "trains in one process; give trainer.devices=1"),
-        (["controller.value_horizon=9"], "controller.value_horizon=9: is of a search by CMA-ES"),
+        (
+            ["controller.exploitation_patience=1"],
+            "controller.exploitation_patience=1: is of a search by CMA-ES",
+        ),
         (["controller.starts=recorded"], "controller.starts=recorded: is of a search by CMA-ES"),
     ],
 )

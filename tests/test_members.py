@@ -112,28 +112,6 @@ def test_a_step_is_that_of_the_members_alone(
 
 @torch.no_grad()
 @every_model
-@pytest.mark.parametrize("count", [2, 3])
-def test_an_observer_gives_features_and_the_others_predict(
-    build: Callable[..., MixtureDynamics], count: int
-) -> None:
-    """Latents, rewards and ends are those of a dream of the others; the features are not."""
-    observer, *others = members(build, count)
-    world, alone = dream([observer, *others], SamplingRule(observer=True)), dream(others)
-    world.reset(range(6))
-    alone.reset(range(6))
-    state = observer.initial_state(6)
-    for time in range(5):
-        actions = torch.full((6, ACTION), 0.1 * time)
-        state = observer.advance(world.latents, actions, state)
-        step, wanted = world.step(actions), alone.step(actions)
-        assert torch.equal(world.latents, alone.latents)
-        np.testing.assert_array_equal(step.reward, wanted.reward)
-        np.testing.assert_array_equal(step.terminated, wanted.terminated)
-        torch.testing.assert_close(step.features[:, LATENT:], observer.features(state, ["h"]))
-
-
-@torch.no_grad()
-@every_model
 def test_one_member_is_the_model_itself_to_the_bit(build: Callable[..., MixtureDynamics]) -> None:
     (model,) = members(build, 1)
     world, state = dream([model], SamplingRule(False)), model.initial_state(4)
@@ -214,18 +192,8 @@ def test_replaced_episodes_are_those_of_their_seeds() -> None:
 def test_pessimism_without_effect_is_refused(count: int, other: dict[str, Any], said: str) -> None:
     models = members(MDNRNN, count, **other)
     check_rule("", SamplingRule(), models)
-    check_rule("", SamplingRule(pessimism=0.5), models, values=True)  # it lowers those
     with pytest.raises(ConfigError, match=rf"^pessimism=0\.5: the dynamics model .*{said}"):
         check_rule("", SamplingRule(pessimism=0.5), models)
-
-
-def test_an_observer_needs_another_member_that_predicts() -> None:
-    models = members(MDNRNN, 2)
-    check_rule("", SamplingRule(observer=True), models)
-    with pytest.raises(ConfigError, match=r"^observer=true: the dynamics model has one member"):
-        check_rule("", SamplingRule(observer=True), models[:1])
-    with pytest.raises(ConfigError, match=r"^pessimism=0\.5: .* one member that predicts; give 0"):
-        check_rule("", SamplingRule(pessimism=0.5, observer=True), models)
 
 
 # --- files

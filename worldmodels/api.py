@@ -152,7 +152,6 @@ def make_dream(
     pessimism: float = 0.0,
     starts: str = "first",
     sampled_termination: bool = False,
-    observer: bool = False,
 ) -> DreamVectorEnv:
     """The learned model of an agent as a Gymnasium vector environment.
 
@@ -174,8 +173,6 @@ def make_dream(
             the agent was trained so (``controller.starts``).
         sampled_termination: episodes terminate with the predicted probability, else where that is
             above one half.
-        observer: of an agent with an ensemble, the first member predicts nothing
-            (``controller.observer``).
 
     Raises:
         ConfigError: there is no agent, no such device, or an argument is out of range.
@@ -187,7 +184,7 @@ def make_dream(
     if max_steps is None:
         max_steps = env_spec(_env_of(config, {})).max_steps
     each_step = _chosen("member_sampling", member_sampling, MemberSampling) is MemberSampling.step
-    rule = SamplingRule(each_step, pessimism, sampled_termination, observer)
+    rule = SamplingRule(each_step, pessimism, sampled_termination)
     _check_dream(rule, temperature, num_envs=num_envs, max_steps=max_steps)
     check_rule("", rule, (trained.dynamics, *trained.others))
     begin = _chosen("starts", starts, StartChoice) is StartChoice.recorded

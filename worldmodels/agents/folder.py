@@ -2,8 +2,8 @@
 
 The folder is self-contained: ``agent.json``, ``vae.safetensors``, ``rnn.safetensors``,
 ``controller.safetensors``; if the search ran in principal components of the features,
-``pca_subspace.safetensors``; if its episodes began at moments of recorded ones,
-``starts.safetensors``; and if value functions were part of their returns, ``value.safetensors``.
+``pca_subspace.safetensors``; and if its episodes began at moments of recorded ones,
+``starts.safetensors``.
 Every controller stage leaves one; ``evaluate`` takes any, and so does the search for another
 controller on its models.
 

@@ -231,8 +231,6 @@ def _check_search(config: ControllerConfig) -> None:
             ("pessimism", config.pessimism, 0),
             ("starts", config.starts.name, "first"),
             ("sampled_termination", config.sampled_termination, False),
-            ("observer", config.observer, False),
-            ("value_horizon", config.value_horizon, None),
         ):
             if value != none:
                 instead = "null" if none is None else str(none).lower()
@@ -273,8 +271,6 @@ def _check_gradients(config: Config) -> None:
         ("pessimism", controller.pessimism, 0),
         ("starts", controller.starts.name, "first"),
         ("sampled_termination", controller.sampled_termination, False),
-        ("observer", controller.observer, False),
-        ("value_horizon", controller.value_horizon, None),
         ("exploitation_patience", controller.exploitation_patience, None),
     ):
         if value != none:
@@ -368,19 +364,10 @@ def _check_latents(config: Config) -> None:
 
 
 def _check_members(config: Config) -> None:
-    """The members that predict in a search of this command, and the rewards that it doubts."""
+    """The members whose rewards a search of this command lowers by their deviation."""
     pessimism, rnn = config.controller.pessimism, config.rnn
-    observer = config.controller.observer
-    if observer and rnn.members == 1:
+    if pessimism and (rnn.members == 1 or rnn.reward_weight == 0):
         raise ConfigError(
-            "controller.observer=true: needs another member, which predicts; give rnn.members=2 or"
-            " more, or controller.observer=false"
-        )
-    if config.controller.value_horizon is not None:
-        return
-    if pessimism and (rnn.members - observer == 1 or rnn.reward_weight == 0):
-        raise ConfigError(
-            f"controller.pessimism={pessimism}: needs rewards of several members, or value"
-            f" functions; give rnn.members={2 + observer} or more with rnn.reward_weight above 0,"
-            " or controller.value_horizon, or controller.pessimism=0"
+            f"controller.pessimism={pessimism}: needs rewards of several members; give"
+            " rnn.members=2 or more with rnn.reward_weight above 0, or controller.pessimism=0"
         )

@@ -42,8 +42,7 @@ class ControllerConfig:
     termination_penalty: float = number(0.0, 0, HUGE)
     """Subtracted from the return of an episode that terminates, in training and selection but in no
     score: in the learned model failures are rarer, and episodes may be shorter, than in the
-    environment. Value functions (controller.value_horizon) learn it with the returns of recorded
-    failures, and the critic of actor_critic with predicted probabilities."""
+    environment. The critic of actor_critic learns it with predicted probabilities."""
     generations: int = number(1800, 1, 1_000_000)
     """Generations, at most."""
     total_steps: int | None = number(None, 1, 10**12, unit="steps")
@@ -76,11 +75,7 @@ class ControllerConfig:
     next latent and the termination: in each step, or once for each episode."""
     pessimism: float = number(0.0, 0, 1000)
     """Standard deviations of the members' predicted rewards that are subtracted from their mean, in
-    the learned model; likewise of the value functions (controller.value_horizon)."""
-    observer: bool = False
-    """The first member of an ensemble, whose state is a feature, predicts nothing in the learned
-    model, and the others do: as in the environment, the controller then does not see the state
-    that generates what comes next."""
+    the learned model."""
     sampled_termination: bool = False
     """An episode in the learned model terminates with the predicted probability, else where that is
     above one half."""
@@ -90,10 +85,6 @@ class ControllerConfig:
     failure_starts: float = number(0.0, 0, 1)
     """Of the recorded moments at which episodes in the learned model begin, first frames aside, the
     share 20 to 100 steps of the simulator before a failure."""
-    value_horizon: int | None = number(None, 1, 100_000, unit="steps")
-    """Value functions learn the return of so many steps from recorded episodes; an episode in the
-    learned model that is truncated after controller.max_steps earns their value of what follows.
-    null: it earns no more."""
     dream_num_envs: int | None = number(None, 1, 16_384)
     """Episodes in one batch in the learned model; null: 64 to 256 on a CPU, all on a GPU."""
     overlap: bool = False

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from worldmodels.data.latents import EncodedEpisode, LatentSet
-from worldmodels.data.returns import counted_rewards
 from worldmodels.models.dynamics import DynamicsModel, State, select_rows
 from worldmodels.reporting.failures import Failures, failing, failure_scores
 from worldmodels.reporting.open_loop import open_loop_world, under_recorded_actions
@@ -250,6 +249,17 @@ def _around(recorded: Sequence[_Recorded], begun: Moments, predicted: _Predicted
     )
 
 
+def counted_rewards(rewards: np.ndarray, terminated: np.ndarray, rewarded: bool) -> np.ndarray:
+    """The recorded rewards (T,) that are comparable with those of the learned model, float64.
+
+    Args:
+        rewards: of an episode, (T,).
+        terminated: (T,) bool.
+        rewarded: the model predicts rewards; if not, each step that does not terminate is worth 1.
+    """
+    return np.asarray(rewards if rewarded else ~terminated, np.float64)
+
+
 def largest_return(latents: LatentSet, max_steps: int, rewarded: bool) -> float:
     """The largest recorded return over `max_steps` steps.
 
@@ -259,7 +269,7 @@ def largest_return(latents: LatentSet, max_steps: int, rewarded: bool) -> float:
     Args:
         latents: encoded episodes.
         max_steps: time limit of the episodes that are compared with it.
-        rewarded: the model predicts rewards; see `worldmodels.data.returns.counted_rewards`.
+        rewarded: the model predicts rewards; see `counted_rewards`.
 
     Raises:
         DataError: the file of latents is damaged.

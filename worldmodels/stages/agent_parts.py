@@ -1,6 +1,5 @@
 """Parts of an agent that are made before its controller, and that the search needs: the principal
-components that it searches, and where its episodes in the learned model begin and what they are
-worth where they are truncated.
+components that it searches, and where its episodes in the learned model begin.
 
 Each is a file of the agent's folder, so that a search that continues, and one on the models of a
 published agent (``base=``), uses the same.
@@ -18,29 +17,20 @@ from worldmodels.agents.description import AgentConfig
 from worldmodels.agents.folder import Agent, write_agent
 from worldmodels.agents.model_files import load_encoder, load_first_latents, load_members
 from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
-from worldmodels.agents.value_file import VALUE, load_values, save_values
 from worldmodels.config.choices import StartChoice, WorldKind
 from worldmodels.data.latents import LatentSet
-from worldmodels.data.sequences import balanced
 from worldmodels.data.starts import draw_starts
 from worldmodels.errors import ConfigError
 from worldmodels.evolution.pca import PCASubspace
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.dynamics import DynamicsModel
-from worldmodels.models.features import FeatureSpec
-from worldmodels.models.value import ValueEnsemble
 from worldmodels.runs.stage_folder import StageFolder
-from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import Models
-from worldmodels.stages.training import failure_end
 from worldmodels.training.moments import feature_moments
-from worldmodels.training.values import explained_variance, fit_values, value_rows
 
 START_COUNT = 1024
 """Moments at which episodes in the learned model begin, at most."""
-VALUE_FUNCTIONS = 3
-"""Value functions that are trained."""
 
 
 def write_trained(
@@ -156,82 +146,3 @@ def starts_of(
                 " controller.starts=first, or train encoder and dynamics model in this run"
             )
     return path
-
-
-def value_of(
-    context: Context, agent: Path, models: Models, dynamics: DynamicsModel, spec: FeatureSpec
-) -> Path | None:
-    """The file of the value functions, saved with the agent; None without `value_horizon`.
-
-    Raises:
-        ConfigError: the dynamics model is an agent's that has no such file, or one of another
-            horizon.
-    """
-    path, horizon = agent / VALUE, context.config.controller.value_horizon
-    if horizon is None:
-        return None
-    if not path.exists():
-        features = spec.size(dynamics.latent_size, dynamics)
-        if models.latents is not None:
-            values = _train_values(context, LatentSet(models.latents), dynamics, spec, features)
-        elif models.value is not None:
-            values = load_values(models.value, features)
-        else:
-            raise ConfigError(
-                f"controller.value_horizon={horizon}: the agent of base= has no {VALUE}; give null,"
-                " or train encoder and dynamics model in this run"
-            )
-        penalty = context.config.controller.termination_penalty
-        if values.penalty != penalty:
-            raise ConfigError(
-                f"controller.termination_penalty={penalty}: the value functions of base= learned"
-                f" {values.penalty}; give {values.penalty}"
-            )
-        if values.horizon != horizon:
-            raise ConfigError(
-                f"controller.value_horizon={horizon}: the value functions of base= are of"
-                f" {values.horizon} steps; give {values.horizon}"
-            )
-        save_values(path, values)
-    return path
-
-
-def _train_values(
-    context: Context, latents: LatentSet, dynamics: DynamicsModel, spec: FeatureSpec, features: int
-) -> ValueEnsemble:
-    """Train value functions, from those of the round before if it has the same inputs."""
-    config, seed = context.config, context.config.seed
-    episodes = context.inputs.episodes()
-    train, held_out = episodes.split(config.rnn.validation_fraction, seed)
-    if config.rnn.newest_rounds is not None:
-        newest = context.inputs.newest(episodes, config.rnn.newest_rounds)
-        train = balanced(train, newest, latents.lengths, seed)
-    assert config.controller.value_horizon is not None
-    device = context.runtime.device
-    penalty = config.controller.termination_penalty
-    rule = config.controller.value_horizon, failure_end(config), penalty, seed, device
-    rows = value_rows(latents, train, dynamics, spec, *rule)
-    if not len(rows.returns):
-        raise ConfigError(
-            f"controller.value_horizon={rule[0]}: no recorded episode has so many steps, or ended"
-            " by itself; choose fewer, or longer episodes (rollouts.max_steps)"
-        )
-    torch.manual_seed(seed)
-    values = ValueEnsemble(features, VALUE_FUNCTIONS, rule[0], penalty)
-    before = context.inputs.previous_values()
-    if before is None:
-        values.normalise(rows.features[:: max(1, len(rows.returns) // 50_000)].float())
-    else:
-        values.load_state_dict(load_values(before, features).state_dict())
-    fit_values(values.to(device), rows, seed)
-    tested = value_rows(latents, held_out, dynamics, spec, *rule)
-    said = (
-        f"controller: value functions of {rule[0]} steps, trained on {len(rows.returns):,} frames"
-    )
-    if len(tested.returns):
-        said += (
-            f", explain {explained_variance(values, tested):.0%} of the variance of returns from"
-            f" {len(tested.returns):,} held-out frames"
-        )
-    say(said)
-    return values.cpu().eval()

@@ -195,7 +195,6 @@ def _world(context: Context, folder: Path) -> _World:
     check_features(dynamics, config.features)
     check_latents(dynamics, features)
     check_rule("controller.", sampling_rule(config), members)
-    # Without value functions: where an episode is truncated, the algorithm adds a value of its own.
     spec = dream_spec(
         context, models.dynamics, features, starts_of(context, folder, models, dynamics)
     )

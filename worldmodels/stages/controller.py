@@ -40,7 +40,7 @@ from worldmodels.runs.manifests import MANIFEST
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
 from worldmodels.stages import actor_critic
-from worldmodels.stages.agent_parts import starts_of, subspace_of, value_of, write_trained
+from worldmodels.stages.agent_parts import starts_of, subspace_of, write_trained
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import (
     STATE_FEATURES,
@@ -92,8 +92,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     check_features(dynamics, config.features)
     if config.world is WorldKind.dream:
         check_latents(dynamics, joined.features)
-        valued = config.value_horizon is not None
-        check_rule("controller.", sampling_rule(config), members, valued)
+        check_rule("controller.", sampling_rule(config), members)
     agent = folder.path / "agent"
     subspace = subspace_of(context, agent, models, dynamics, joined)
     search = Search(
@@ -107,8 +106,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     best = _recorded_best(context, models, dynamics)
     options = _options(context, folder.record["made_by"], best)
     starts = starts_of(context, agent, models, dynamics)
-    value = value_of(context, agent, models, dynamics, joined.features)
-    world = _world_spec(context, models, joined.features, starts, value)
+    world = _world_spec(context, models, joined.features, starts)
     workers = partial(context.runtime.pool, world)
     (seed,) = seeds.draw(seeds.Purpose.SELECTION, context.config.seed, count=1)
     draw = agent_snapshot(world.build, encoder, joined.controller, seed, config.max_steps)
@@ -167,8 +165,7 @@ def _recorded_best(context: Context, models: Models, dynamics: DynamicsModel) ->
         return None
     if models.latents is not None:
         latents = LatentSet(models.latents)
-        steps = config.max_steps + (config.value_horizon or 0)
-        return largest_return(latents, steps, dynamics.predicts_reward)
+        return largest_return(latents, config.max_steps, dynamics.predicts_reward)
     if config.exploitation_patience is not None:
         raise ConfigError(
             f"controller.exploitation_patience={config.exploitation_patience}: the agent of base="
@@ -223,24 +220,16 @@ def batch_sizes(context: Context) -> tuple[int, int]:
 
 
 def _world_spec(
-    context: Context,
-    models: Models,
-    features: FeatureSpec,
-    starts: Path | None,
-    value: Path | None,
+    context: Context, models: Models, features: FeatureSpec, starts: Path | None
 ) -> WorldSpec:
     """How workers build the world that controllers are evolved in."""
     if context.config.controller.world is WorldKind.real:
         return context.runtime.real(None, models.encoder, models.dynamics, features)
-    return dream_spec(context, models.dynamics, features, starts, value)
+    return dream_spec(context, models.dynamics, features, starts)
 
 
 def dream_spec(
-    context: Context,
-    dynamics: Path,
-    features: FeatureSpec,
-    starts: Path | None,
-    value: Path | None = None,
+    context: Context, dynamics: Path, features: FeatureSpec, starts: Path | None
 ) -> DreamWorldSpec:
     """How workers build the learned model of the file `dynamics`, as the configuration uses it.
 
@@ -249,16 +238,14 @@ def dream_spec(
         dynamics: file of the dynamics model.
         features: of the controller.
         starts: file of the moments at which episodes begin; None for first latents.
-        value: file of value functions; None without.
     """
     config = context.config.controller
-    rule = sampling_rule(config)
     return context.runtime.dream(
-        dynamics, features, config.temperature, rule, starts, value, config.max_steps
+        dynamics, features, config.temperature, sampling_rule(config), starts
     )
 
 
 def sampling_rule(config: ControllerConfig) -> SamplingRule:
     """How the predictions of the learned model become steps."""
     each_step = config.member_sampling is MemberSampling.step
-    return SamplingRule(each_step, config.pessimism, config.sampled_termination, config.observer)
+    return SamplingRule(each_step, config.pessimism, config.sampled_termination)

@@ -14,7 +14,6 @@ from worldmodels.agents.folder import part_fingerprint
 from worldmodels.agents.hub import fetch, require_agent
 from worldmodels.agents.model_files import load_encoder, load_members
 from worldmodels.agents.starts_file import STARTS
-from worldmodels.agents.value_file import VALUE
 from worldmodels.config.choices import Features
 from worldmodels.config.hubs import is_hub
 from worldmodels.config.schema import Config
@@ -43,7 +42,6 @@ class Models:
             not yet verified.
         subspace: file of the principal components along which an agent's controller was evolved.
         starts: file of the moments at which episodes in an agent's dynamics model began, if any.
-        value: file of an agent's value functions, if any.
     """
 
     encoder: Path
@@ -52,7 +50,6 @@ class Models:
     latents: Listed | None = None
     subspace: Path | None = None
     starts: Path | None = None
-    value: Path | None = None
 
 
 class Previous(NamedTuple):
@@ -227,20 +224,12 @@ class Inputs:
     def previous_subspace(self) -> Path | None:
         """The principal components of the round before, if it has the same encoder: its controller
         is then the start of the search without loss."""
-        return self._previous_part("pca_subspace.safetensors")
-
-    def previous_values(self) -> Path | None:
-        """The value functions of the round before, if it has the same encoder."""
-        return self._previous_part(VALUE)
-
-    def _previous_part(self, name: str) -> Path | None:
-        """A file of the agent of the round before, if that has it and the same encoder."""
         if not self.earlier:
             return None
         before = self.earlier[-1]
         if before.fingerprint("vae") != self.run.fingerprint("vae"):
             return None
-        path = agent_of(before) / name
+        path = agent_of(before) / "pca_subspace.safetensors"
         return path if path.exists() else None
 
     def encoded(self, episodes: EpisodeSet) -> LatentSet | None:
@@ -301,7 +290,6 @@ class Inputs:
             {"base": agent_fingerprint(agent)},
             subspace=agent / "pca_subspace.safetensors",
             starts=agent / STARTS if (agent / STARTS).exists() else None,
-            value=agent / VALUE if (agent / VALUE).exists() else None,
         )
 
     def agent(self) -> tuple[Path, dict[str, str]]:

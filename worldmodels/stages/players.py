@@ -127,15 +127,11 @@ def _dream(
         config.get("controller.member_sampling") != MemberSampling.episode.name,
         config.get("controller.pessimism", 0.0),
         config.get("controller.sampled_termination", False),
-        config.get("controller.observer", False),
     )
     recorded = config.get("controller.starts") == StartChoice.recorded.name
     temperature, starts = config["controller.temperature"], parts / STARTS if recorded else None
     world = context.runtime.dream(dynamics, features, temperature, rule, starts)
-    # With value functions the episodes of the search are parts of those that are scored here.
-    cut = config.get("controller.value_horizon") is not None
-    whole = context.runtime.env_spec().max_steps
-    return Dream(world, whole if cut else config["controller.max_steps"])
+    return Dream(world, config["controller.max_steps"])
 
 
 @dataclass(frozen=True)

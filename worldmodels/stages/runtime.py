@@ -175,8 +175,6 @@ class Runtime:
         temperature: float,
         rule: SamplingRule,
         starts: Path | None,
-        value: Path | None = None,
-        max_steps: int | None = None,
     ) -> DreamWorldSpec:
         """How workers build the learned model as a world.
 
@@ -186,8 +184,6 @@ class Runtime:
             temperature: of the distribution of the next latent.
             rule: how predictions become steps.
             starts: file of moments at which episodes begin; None for first latents.
-            value: file of value functions; None for episodes that earn nothing when truncated.
-            max_steps: time limit of an episode with value functions.
         """
         return DreamWorldSpec(
             dynamics=dynamics,
@@ -197,8 +193,6 @@ class Runtime:
             bfloat16=self.world_bfloat16,
             rule=rule,
             starts=starts,
-            value=value,
-            max_steps=max_steps,
         )
 
     def pool(

@@ -16,7 +16,6 @@ from worldmodels.system.spent import spending
 from worldmodels.worlds.members import Members, SamplingRule
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.starts import beginnings
-from worldmodels.worlds.terminal_value import TerminalValue
 from worldmodels.worlds.world import Step
 
 START_STREAM, MIXTURE_STREAM, NORMAL_STREAM, TERMINATION_STREAM = 1, 2, 3, 5
@@ -39,7 +38,6 @@ class DreamWorld:
         dtype: of the model's matrix products.
         others: the other members of an ensemble, of the same class and sizes.
         rule: how predictions become steps.
-        terminal: when an episode is truncated, and what it earns then; None: never.
     """
 
     def __init__(
@@ -52,14 +50,12 @@ class DreamWorld:
         dtype: torch.dtype = torch.float32,
         others: Sequence[DynamicsModel] = (),
         rule: SamplingRule = SamplingRule(),  # noqa: B008  (immutable)
-        terminal: TerminalValue | None = None,
     ) -> None:
         self._dynamics = dynamics.to(device, dtype).eval()
         members = [self._dynamics, *(model.to(device, dtype).eval() for model in others)]
         self._members = Members(members, rule, device)
         self._starts = beginnings(starts, members, features.sampled, device)
         self._temperature, self._rule = temperature, rule
-        self._terminal = None if terminal is None else terminal.to(device)
         self._spec = features
         self.device = device
         self.feature_size = features.size(dynamics.latent_size, dynamics)
@@ -112,10 +108,9 @@ class DreamWorld:
         termination is above one half; with `sampled_termination`, with that probability.
 
         With a model that does not predict rewards, the reward of each step that does not terminate
-        is 1. What the members of an ensemble do is in `worldmodels.worlds.members`. With a
-        `TerminalValue` the last of its steps is truncated, and its reward has the value of what
-        follows added; otherwise no step is: `rollout` and `DreamVectorEnv` have the time limit.
-        Episodes that have ended continue until they are dropped by `keep` or replaced by `restart`.
+        is 1. What the members of an ensemble do is in `worldmodels.worlds.members`. No step is
+        truncated: `rollout` and `DreamVectorEnv` have the time limit. Episodes that have ended
+        continue until they are dropped by `keep` or replaced by `restart`.
 
         Args:
             actions: a_t, (N, A) float32, in the ranges of the environment's action space.
@@ -138,13 +133,8 @@ class DreamWorld:
         if reward is None:
             reward = (~terminated).astype(np.float64)
         self._time = self._time + 1
-        features, truncated = self.features(), np.zeros_like(terminated)
-        if self._terminal is not None:
-            truncated = (self._time == self._terminal.steps).cpu().numpy() & ~terminated
-            if truncated.any():
-                rows = torch.from_numpy(truncated).to(self.device)
-                reward[truncated] += self._terminal.value(features[rows])
-        return Step(features, reward, terminated, truncated, imagined.disagreement)
+        truncated = np.zeros_like(terminated)
+        return Step(self.features(), reward, terminated, truncated, imagined.disagreement)
 
     def _terminated(self, logits: Tensor) -> np.ndarray:
         """Which episodes terminate, (N,) bool, from logits (N,)."""

@@ -2,7 +2,6 @@
 
 In each step, every member takes its own step from the same latent and action. One of them, drawn
 for each environment, predicts the next latent and the termination; the reward is from all of them.
-With `SamplingRule.observer` the first member predicts nothing.
 Shapes are in the letters of docs/shapes.md: M members, N environments, Z latent.
 """
 
@@ -34,45 +33,31 @@ class SamplingRule:
     Args:
         each_step: a member is drawn in each step, else for each episode.
         pessimism: standard deviations (of the population of members) of the predicted rewards that
-            are subtracted from their mean; likewise of value functions.
+            are subtracted from their mean.
         sampled_termination: an episode terminates with the predicted probability, else where that
             is above one half.
-        observer: the first member, whose state is in the features, does not predict, so that a
-            controller does not see the state that generates what comes next.
     """
 
     each_step: bool = True
     pessimism: float = 0.0
     sampled_termination: bool = False
-    observer: bool = False
 
 
-def check_rule(
-    prefix: str, rule: SamplingRule, members: Sequence[DynamicsModel], values: bool = False
-) -> None:
-    """Raise `ConfigError` for an observer or a pessimism that these members make no use of.
+def check_rule(prefix: str, rule: SamplingRule, members: Sequence[DynamicsModel]) -> None:
+    """Raise `ConfigError` for a pessimism that these members make no use of.
 
     Args:
         prefix: of the names of the keys.
         rule: that is given.
         members: of the dynamics model.
-        values: there are value functions, of which a pessimism makes use.
     """
-    if rule.observer and len(members) == 1:
-        raise ConfigError(
-            f"{prefix}observer=true: the dynamics model has one member, and none would predict;"
-            " give false, or train a model with rnn.members=2 or more"
-        )
     pessimism, key = rule.pessimism, f"{prefix}pessimism"
-    if values or not pessimism:
-        return
-    if len(members) - rule.observer == 1:
-        which = "one member that predicts" if rule.observer else "one member"
+    if pessimism and len(members) == 1:
         raise ConfigError(
-            f"{key}={pessimism}: the dynamics model has {which}; give 0, or train a model with"
-            f" rnn.members={2 + rule.observer} or more"
+            f"{key}={pessimism}: the dynamics model has one member; give 0, or train a model with"
+            " rnn.members=2 or more"
         )
-    if not members[0].predicts_reward:
+    if pessimism and not members[0].predicts_reward:
         raise ConfigError(
             f"{key}={pessimism}: the dynamics model predicts no reward; give 0, or train a model"
             " with rnn.reward_weight above 0"
@@ -114,7 +99,6 @@ class Members:
     ) -> None:
         self._models, self._rule, self._device = models, rule, device
         self._parts = len(models[0].initial_state(1))
-        self._predicting = len(models) - rule.observer
 
     def begin(self, seeds: Sequence[int]) -> State:
         """Begin episodes; the states at their starts."""
@@ -140,7 +124,7 @@ class Members:
 
     def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
         """The states after z_t (N, Z) and a_t (N, A)."""
-        return _joined(model.advance(latents, actions, own) for model, own in self._all(state))
+        return _joined(model.advance(latents, actions, own) for model, own in self._each(state))
 
     def imagine(
         self, state: State, time: Tensor, uniform: Tensor, normal: Tensor, temperature: float
@@ -155,9 +139,8 @@ class Members:
             temperature: of the distribution of the next latent.
         """
         predicts_reward = self._models[0].predicts_reward
-        if self._predicting == 1:
-            ((model, own),) = self._each(state)
-            prediction = model.predict(own)
+        if len(self._models) == 1:
+            prediction = self._models[0].predict(state)
             latents = sample(prediction.latent, uniform, normal, temperature)
             reward = prediction.reward.cpu().double().numpy() if predicts_reward else None
             return Imagined(latents, prediction.termination, reward, None)
@@ -166,10 +149,6 @@ class Members:
         return Imagined(latents, termination, reward, self._disagreement(state, time))
 
     def _each(self, state: State) -> list[tuple[DynamicsModel, State]]:
-        """The members that predict, each with its own state."""
-        return self._all(state)[len(self._models) - self._predicting :]
-
-    def _all(self, state: State) -> list[tuple[DynamicsModel, State]]:
         """The members, each with its own state."""
         size = self._parts
         return [
@@ -180,7 +159,7 @@ class Members:
     def _drawn(self, time: Tensor) -> Tensor:
         """The number of the member that is drawn in each environment, (N,) int64."""
         uniform = self._draws.uniform(time if self._rule.each_step else 0, 1).squeeze(1)
-        return (uniform * self._predicting).long()
+        return (uniform * len(self._models)).long()
 
     def _sample(
         self, state: State, time: Tensor, uniform: Tensor, normal: Tensor, temperature: float
@@ -188,7 +167,7 @@ class Members:
         """z_{t+1} and the logit of the termination, of the drawn members; see `imagine`."""
         drawn = self._drawn(time)
         order = drawn.argsort(stable=True)  # the environments of each member together
-        rows = order.split(drawn.bincount(minlength=self._predicting).tolist())
+        rows = order.split(drawn.bincount(minlength=len(self._models)).tolist())
         latents, termination = torch.empty_like(normal), torch.empty_like(normal[:, 0])
         for (model, own), chosen in zip(self._each(state), rows, strict=True):
             prediction = model.predict(select_rows(own, chosen))

@@ -15,7 +15,6 @@ from worldmodels.agents.model_files import (
     load_members,
 )
 from worldmodels.agents.starts_file import load_starts
-from worldmodels.agents.value_file import load_values
 from worldmodels.data.latents import FirstLatents
 from worldmodels.data.starts import Starts
 from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare
@@ -26,7 +25,6 @@ from worldmodels.workers.jobs import READ
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.members import SamplingRule
 from worldmodels.worlds.real import Perception, RealWorld
-from worldmodels.worlds.terminal_value import TerminalValue
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,6 @@ class DreamWorldSpec:
         bfloat16: the model computes its matrix products in bfloat16.
         rule: how predictions become steps.
         starts: file of moments at which episodes begin; None for the first latents.
-        value: file of value functions; with it an episode is truncated after `max_steps`, and earns
-            its value then.
-        max_steps: time limit of an episode with value functions.
     """
 
     dynamics: Path = field(metadata=READ)
@@ -109,8 +104,6 @@ class DreamWorldSpec:
     bfloat16: bool = False
     rule: SamplingRule = SamplingRule()  # noqa: RUF009  (immutable)
     starts: Path | None = field(default=None, metadata=READ)
-    value: Path | None = field(default=None, metadata=READ)
-    max_steps: int | None = None
 
     def build(self) -> DreamWorld:
         """Load the model and make the world.
@@ -128,14 +121,7 @@ class DreamWorldSpec:
             torch.bfloat16 if self.bfloat16 else torch.float32,
             others,
             self.rule,
-            self._terminal(dynamics),
         )
-
-    def _terminal(self, dynamics: DynamicsModel) -> TerminalValue | None:
-        if self.value is None or self.max_steps is None:
-            return None
-        values = load_values(self.value, self.features.size(dynamics.latent_size, dynamics))
-        return TerminalValue(values, self.max_steps, self.rule.pessimism)
 
     def _begin(self, dynamics: DynamicsModel) -> FirstLatents | Starts:
         if self.starts is None:
