@@ -293,6 +293,12 @@ def test_a_round_goes_on_with_controller_and_critic_of_the_round_before(tmp_path
     folders = [tmp_path / f"it/round-{number}/controller" for number in (1, 2)]
     one, other = (read_agent(folder / "agent").parameters for folder in folders)
     np.testing.assert_allclose(one, other, atol=1e-7)
+    for number, entry in enumerate(read_json(tmp_path / "it/rounds.json")["rounds"], 1):
+        horizons = read_json(tmp_path / f"it/round-{number}/evaluate/horizons.json")["horizons"]
+        assert entry["by_horizon"] == horizons
+        assert horizons
+        report = (tmp_path / f"it/round-{number}/report/index.html").read_text()
+        assert f"{horizons[0]['predicted']:.1f}" in report
     losses = [
         [row["value"] for row in csv.DictReader((folder / "metrics.csv").open())]
         for folder in folders

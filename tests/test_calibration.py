@@ -16,7 +16,8 @@ from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
 from worldmodels.errors import ArtifactError
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.models.dynamics import Prediction, State
-from worldmodels.reporting.calibration import Calibration, calibrate, largest_return
+from worldmodels.reporting import closed_loop
+from worldmodels.reporting.calibration import Calibration, Horizon, calibrate, largest_return
 from worldmodels.reporting.failures import failing, failure_scores
 from worldmodels.reporting.page import render
 from worldmodels.reporting.verdict import (
@@ -24,6 +25,7 @@ from worldmodels.reporting.verdict import (
     exceeded_thresholds,
     read_calibration,
 )
+from worldmodels.worlds.rollout import Outcome
 
 # --- failures
 
@@ -184,6 +186,35 @@ def test_a_model_that_predicts_too_much_is_not_calibrated(tmp_path: Path) -> Non
     assert "recall of failures is 0.00 (2 recorded, 0 predicted)" in recall
     assert exceeded_thresholds(found, CalibrationConfig(return_error=1000, recall=0)) == ()
     assert "not measured" in exceeded_thresholds(None, limits)[0]
+
+
+def test_returns_in_both_worlds_are_compared_where_all_episodes_have_them(tmp_path: Path) -> None:
+    def outcome(returns: list[float], ended: list[bool], partial: list[list[float]]) -> Outcome:
+        lengths = np.full(len(returns), 100)
+        return Outcome(np.array(returns), lengths, np.array(ended), partial=np.array(partial))
+
+    nan = np.nan
+    both = [False, False]
+    earned = outcome([31.0, 7.0], both, [[4.0, 10.0, 30.0, nan], [2.0, 6.0, nan, nan]])
+    ends = [[4.0, 9.0, 30.0, 90.0], [4.0, nan, nan, nan]]  # the second terminates early
+    predicted = outcome([90.0, 11.0], [False, True], ends)
+    horizons = closed_loop.compare(earned, predicted)
+    assert horizons == (
+        Horizon(10, 2, 3.0, 4.0, 1 / float(np.sqrt(10))),
+        Horizon(30, 2, 8.0, 10.0, 2 / float(np.sqrt(68))),
+    )
+    closed_loop.write_horizons(tmp_path, horizons)
+    assert closed_loop.read_horizons(tmp_path) == horizons
+    assert closed_loop.exceeds(horizons, CalibrationConfig(return_error=0.25)) == ()
+    (said,) = closed_loop.exceeds(horizons, CalibrationConfig(return_error=0.2))
+    assert said.startswith(
+        "Over 30 steps the controller's mean return is 10.0 in the learned model"
+    )
+    (tmp_path / closed_loop.FILE).write_text('{"horizons": [{"steps": 1}]}')
+    with pytest.raises(ArtifactError, match=r"horizons\.json"):
+        closed_loop.read_horizons(tmp_path)
+    (tmp_path / closed_loop.FILE).unlink()
+    assert closed_loop.read_horizons(tmp_path) == ()
 
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:

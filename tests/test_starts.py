@@ -349,6 +349,8 @@ def test_rounds_keep_encoder_and_latents_and_begin_at_moments(tmp_path: Path) ->
     agent = second / "controller/agent"
     assert len(load_starts(agent / STARTS, 32, 3).mean) > 1
     assert "agent in the dream" in read_json(second / "evaluate/scores.json")
+    entries = read_json(tmp_path / "smoke/rounds.json")["rounds"]
+    assert [entry["by_horizon"] for entry in entries] == [[], []]  # they begin elsewhere there
     dreams = [worldmodels.make_dream(agent, 4, starts=where) for where in ("first", "recorded")]
     features = [env.reset(seed=1)[0] for env in dreams]
     assert not features[0][:, 32:].any()  # h is the initial one

@@ -198,6 +198,15 @@ def test_a_gain_on_the_step_that_cuts_a_env_is_not_counted_for_the_rest() -> Non
     np.testing.assert_allclose(outcome.returns, [-1.0 - (20 - 6) * 2 / 5])
 
 
+def test_returns_over_the_first_steps_are_those_of_whole_and_of_failed_episodes() -> None:
+    script = Script([1.0, 2.0, 3.0, -1.0, 5.0])
+    outcome = rollout(Countdown(), script, [2, 4, 9], 5, horizons=(1, 2, 4, 5, 6))
+    nan = np.nan  # the first episode ends with a reward above its mean, the last by the time limit
+    wanted = [[1, 3, nan, nan, nan], [1, 3, 5, 5, 5], [1, 3, 5, 10, nan]]
+    np.testing.assert_array_equal(outcome.partial, wanted)
+    assert rollout(Countdown(), Script([1.0]), [1], 5).partial is None
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
 def test_batches_hold_every_episode_once_and_are_about_equal(

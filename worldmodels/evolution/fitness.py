@@ -32,12 +32,14 @@ class EpisodeSpec:
         max_steps: time limit of an episode in steps.
         controller: layers of the controllers.
         stall_steps: see `rollout`.
+        horizons: see `rollout`.
     """
 
     num_envs: int
     max_steps: int
     controller: ControllerSpec
     stall_steps: int | None = None
+    horizons: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,16 @@ class EvalBatch:
         policy = PopulationPolicy(
             self.candidates, episodes, world.feature_size, spec.controller, world.device
         )
-        return rollout(world, policy, seeds, spec.max_steps, recorder, heartbeat, spec.stall_steps)
+        return rollout(
+            world,
+            policy,
+            seeds,
+            spec.max_steps,
+            recorder,
+            heartbeat,
+            spec.stall_steps,
+            horizons=spec.horizons,
+        )
 
 
 def eval_batches(

@@ -24,6 +24,7 @@ from worldmodels.data.latents import EncodedEpisode, LatentSet
 from worldmodels.models.dynamics import DynamicsModel, State, select_rows
 from worldmodels.reporting.failures import Failures, failing, failure_scores
 from worldmodels.reporting.open_loop import open_loop_world, under_recorded_actions
+from worldmodels.reporting.records import Record
 
 HORIZONS = (10, 30, 100, 300)
 """Steps over which predicted and recorded returns are compared."""
@@ -44,7 +45,7 @@ class Horizon:
 
     Args:
         steps: over which rewards are added up; fewer where the recorded episode terminated.
-        starts: number of moments.
+        starts: number of moments, or of episodes.
         earned: mean recorded return.
         predicted: mean predicted return.
         difference: predicted - earned, as a share of the root mean square of the recorded returns.
@@ -55,6 +56,12 @@ class Horizon:
     earned: float
     predicted: float
     difference: float
+
+    @classmethod
+    def read(cls, record: Record) -> Horizon:
+        """From an object of a file; raises `ArtifactError` where it is damaged."""
+        steps, starts = (record.count(key) for key in ("steps", "starts"))
+        return cls(steps, starts, *map(record.number, ("earned", "predicted", "difference")))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ several temperatures, in the dream and in the environment.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,9 @@ from markupsafe import Markup
 from worldmodels.config.sections import CalibrationConfig
 from worldmodels.errors import ArtifactError
 from worldmodels.files.images import png
-from worldmodels.reporting.calibration import BEFORE, Calibration
+from worldmodels.reporting.calibration import BEFORE, Calibration, Horizon
 from worldmodels.reporting.charts import Chart, draw
+from worldmodels.reporting.closed_loop import exceeds, read_horizons
 from worldmodels.reporting.media import PNG, data_url
 from worldmodels.reporting.open_loop import OpenLoopResult, OpenLoopRollout
 from worldmodels.reporting.records import read_record, read_scores
@@ -42,9 +44,45 @@ HORIZON_HEADER = (
     *("steps", "moments", "mean recorded return", "mean predicted return"),
     "difference / RMS of recorded returns",
 )
+CLOSED_LOOP_HEADER = (
+    *("steps", "episodes", "mean return in the environment", "in the learned model"),
+    "difference / RMS of returns in the environment",
+)
 RELIABILITY_HEADER = ("forecast of a failure", "windows", "of these, with a failure")
 _RETURNS = {"earned": "recorded", "predicted": "predicted"}
 """Field of a calibration -> label of its curve."""
+
+
+class ClosedLoopSection(NamedTuple):
+    """What the report shows of a controller's returns in the learned model and in the environment.
+
+    Args:
+        verdict: sentences.
+        rows: cells below `CLOSED_LOOP_HEADER`, by horizon.
+    """
+
+    verdict: list[str]
+    rows: list[tuple[str, ...]]
+
+
+def closed_loop_section(
+    folders: Mapping[str, Path], limits: CalibrationConfig
+) -> ClosedLoopSection | None:
+    """The returns over the first steps, of the stages in `folders`; None where there are none."""
+    found = read_horizons(folders["evaluate"]) if "evaluate" in folders else ()
+    if not found:
+        return None
+    reasons = exceeds(found, limits)
+    agrees = "does not agree" if reasons else "agrees"
+    return ClosedLoopSection(
+        [f"The learned model {agrees} with the environment on them.", *reasons],
+        [_horizon_row(one) for one in found],
+    )
+
+
+def _horizon_row(one: Horizon) -> tuple[str, ...]:
+    returns = f"{one.earned:.1f}", f"{one.predicted:.1f}"
+    return str(one.steps), str(one.starts), *returns, f"{one.difference:+.2f}"
 
 
 class HeldOutSection(NamedTuple):
@@ -86,13 +124,7 @@ def held_out_section(found: Calibration, limits: CalibrationConfig) -> HeldOutSe
     return HeldOutSection(
         episodes=found.episodes,
         verdict=[f"The dynamics model is {calibrated} on these episodes.", *reasons],
-        horizons=[
-            (
-                *(str(one.steps), str(one.starts), f"{one.earned:.1f}", f"{one.predicted:.1f}"),
-                f"{one.difference:+.2f}",
-            )
-            for one in found.horizons
-        ],
+        horizons=[_horizon_row(one) for one in found.horizons],
         failures=None if failures is None else failures_in_words(failures),
         reliability=[
             (f"{one.forecast:.2f}", str(one.windows), f"{one.observed:.2f}")

@@ -19,9 +19,11 @@ from worldmodels.reporting.html import fill
 from worldmodels.reporting.learning import PAPER_CURVES, against_steps, draw_learning, read_search
 from worldmodels.reporting.media import PNG, data_url, embedded
 from worldmodels.reporting.model_sections import (
+    CLOSED_LOOP_HEADER,
     HORIZON_HEADER,
     OPEN_LOOP_HEADER,
     RELIABILITY_HEADER,
+    closed_loop_section,
     held_out_section,
     open_loop_section,
     temperature_section,
@@ -297,14 +299,17 @@ def _model(
     limits: CalibrationConfig,
     figures: Figures,
 ) -> Values:
-    """The calibration of the dynamics model, whether a search exploited it, and table headers."""
+    """Returns of the controller in both worlds, the calibration of the dynamics model, whether a
+    search exploited it, and table headers."""
     found = read_calibration(folders["rnn"]) if "rnn" in folders else None
     held_out = None if found is None else held_out_section(found, limits)
     searched = manifests.get("controller")
     return {
+        "closed_loop": closed_loop_section(folders, limits),
         "held_out": held_out,
         "held_out_charts": figures.take("calibration", held_out.charts if held_out else ()),
         "exploitation": None if searched is None else exploitation_begins(searched),
+        "closed_loop_header": CLOSED_LOOP_HEADER,
         "horizon_header": HORIZON_HEADER,
         "reliability_header": RELIABILITY_HEADER,
         "open_loop_header": OPEN_LOOP_HEADER,

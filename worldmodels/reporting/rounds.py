@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from worldmodels.config.choices import WorldKind
 from worldmodels.config.sections import CalibrationConfig
+from worldmodels.reporting.closed_loop import exceeds, read_horizons
 from worldmodels.reporting.records import read_record, read_scores
 from worldmodels.reporting.scores import AGENT_IN_DREAM, Score
 from worldmodels.reporting.verdict import exceeded_thresholds, read_calibration
@@ -32,9 +34,11 @@ def round_record(
         (training episodes in the environment), and the ``total`` of both in all rounds so far;
         ``recorded_return``, mean of the newest episodes; mean and 95 % ``interval`` of the agent's
         return, ``predicted`` in the dream in which it was trained (None for the environment) and
-        ``earned`` in the environment; ``calibration`` (None where it was not measured); and
-        ``verdict``: whether the dynamics model is calibrated, the ``reasons`` if not, and the
-        generation at which ``exploitation`` began, if it did.
+        ``earned`` in the environment; both over the first steps, ``by_horizon``; ``calibration``
+        under recorded actions (None where it was not measured); and ``verdict``: whether the
+        dynamics model is calibrated, by the returns over the first steps or, where there are none,
+        under recorded actions; the ``reasons`` if not; and the generation at which
+        ``exploitation`` began, if it did.
 
     Raises:
         ArtifactError: a file of the round is missing or damaged.
@@ -48,7 +52,8 @@ def round_record(
     recorded, search = collected.number("frames"), searched.number("steps") if real else 0.0
     before = earlier[-1]["frames"]["total"] if earlier else 0
     found = read_calibration(run.locate("rnn"))
-    reasons = exceeded_thresholds(found, limits)
+    horizons = read_horizons(run.locate("evaluate"))
+    reasons = exceeds(horizons, limits) if horizons else exceeded_thresholds(found, limits)
     return {
         "name": run.root.name,
         "frames": {
@@ -59,6 +64,7 @@ def round_record(
         "recorded_return": collected.number("mean_return"),
         "predicted": _mean(scores.get(AGENT_IN_DREAM)),
         "earned": _mean(scores["agent"]),
+        "by_horizon": [asdict(one) for one in horizons],
         "calibration": None if found is None else found.record(),
         "verdict": {
             "calibrated": not reasons,
@@ -78,10 +84,14 @@ def round_in_words(entry: dict[str, Any]) -> str:
     in_dream = "" if predicted is None else f"{predicted['mean']:.1f} predicted, "
     calibrated = "calibrated" if verdict["calibrated"] else "not calibrated"
     began = verdict["exploitation"]
+    over = "".join(
+        f"; over {one['steps']} steps {one['predicted']:.1f} predicted, {one['earned']:.1f} earned"
+        for one in entry["by_horizon"][-1:]
+    )
     exploited = "" if began is None else f"; exploitation beginning at generation {began:.0f}"
     return (
         f"{entry['name']}: {entry['frames']['total']:,} frames so far; return {in_dream}"
-        f"{entry['earned']['mean']:.1f} earned; dynamics model {calibrated}{exploited}"
+        f"{entry['earned']['mean']:.1f} earned{over}; dynamics model {calibrated}{exploited}"
     )
 
 

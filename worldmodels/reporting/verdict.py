@@ -26,15 +26,10 @@ def read_calibration(folder: Path) -> Calibration | None:
     record = read_record(path)
     return Calibration(
         episodes=record.count("episodes"),
-        horizons=tuple(map(_horizon, record.groups("horizons"))),
+        horizons=tuple(map(Horizon.read, record.groups("horizons"))),
         failures=_failures(record.group("failures")) if record.fields.get("failures") else None,
         around=_around(record.group("around")) if record.fields.get("around") else None,
     )
-
-
-def _horizon(record: Record) -> Horizon:
-    steps, starts = (record.count(key) for key in ("steps", "starts"))
-    return Horizon(steps, starts, *map(record.number, ("earned", "predicted", "difference")))
 
 
 def _failures(record: Record) -> Failures:

@@ -1,7 +1,8 @@
 """Stage ``evaluate``: scores on the evaluation seeds, by default in Gymnasium's own environment.
 
-If the controller was trained in the dream, its score there is computed too: the difference shows
-whether the controller exploits errors of the dynamics model.
+If the controller was trained in the dream, its score there is computed too, and in both the returns
+over the first steps of the episodes: the differences show whether the controller exploits errors
+of the dynamics model.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from worldmodels.data.shards import write_shard
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.evolution.fitness import evaluation_num_envs
 from worldmodels.files.atomic import JsonLines, write_json
+from worldmodels.reporting.closed_loop import compare, in_words, write_horizons
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
     PAPER_SCORES,
@@ -33,7 +35,7 @@ from worldmodels.runs.integrity import fingerprint_arrays, require_made_by
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Progress, console, say
 from worldmodels.stages.context import Context
-from worldmodels.stages.players import Dream, Job, Player, player_of
+from worldmodels.stages.players import Job, Player, player_of
 from worldmodels.system.spent import WORKING, spending
 from worldmodels.workers.jobs import WRITTEN, Heartbeat
 from worldmodels.worlds.collect import EpisodeRecorder, PolicyEpisodes, RandomActions
@@ -86,7 +88,7 @@ def _evaluate(context: Context, folder: StageFolder, player: Player) -> None:
         summarise(RANDOM, random.outcome.returns, episode_seeds),
     ]
     if player.dream is not None:
-        scores.append(_score_in_dream(context, folder, player, player.dream, episode_seeds))
+        scores.append(_score_in_dream(context, folder, player, played.outcome, episode_seeds))
     write_json(folder.path / "scores.json", {score.name: score.record() for score in scores})
     console.print(score_table(scores, PAPER_SCORES.get(spec.id, [])))
     if (warning := exploitation_warning(scores)) is not None:
@@ -108,13 +110,21 @@ def _score_in_dream(
     context: Context,
     folder: StageFolder,
     player: Player,
-    dream: Dream,
+    earned: Outcome,
     episode_seeds: Sequence[int],
 ) -> Score:
-    """The score in the learned model, one episode per seed, all in one batch."""
+    """The score in the learned model, one episode per seed, all in one batch; and a comparison with
+    what was `earned` in the environment."""
+    dream = player.dream
+    assert dream is not None
     work = player.jobs(episode_seeds, len(episode_seeds), dream.max_steps)
     log = JsonLines(folder.path / "dreams.jsonl")
     played = _play(context, AGENT_IN_DREAM, log, folder.record["made_by"], dream.world, work)
+    if earned.partial is not None:
+        horizons = compare(earned, played.outcome)
+        write_horizons(folder.path, horizons)
+        if horizons:
+            say(f"evaluate: {in_words(horizons)}")
     return summarise(AGENT_IN_DREAM, played.outcome.returns, episode_seeds)
 
 
@@ -183,11 +193,11 @@ def _play(
             records[missing[at]], began = record, now
             progress.advance(len(outcome.returns))
     outcome = Outcome(
-        *(
-            np.concatenate([records[number][name] for number in range(len(work))])
+        **{
+            name: np.concatenate([records[number][name] for number in range(len(work))])
             for name in Outcome._fields
             if name in records[0]
-        )
+        }
     )
     total = sum(record["seconds"] for record in records.values())
     return _Played(outcome, int(outcome.lengths.sum()), total)

@@ -23,6 +23,7 @@ from worldmodels.evolution.fitness import EpisodeSpec, EvalBatch, eval_batches
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.models.features import FeatureSpec
+from worldmodels.reporting.calibration import HORIZONS
 from worldmodels.runs.integrity import verified
 from worldmodels.stages.baseline import POLICY, policy_spec
 from worldmodels.stages.context import Context
@@ -146,7 +147,10 @@ class _AgentPlayer:
         return Shown(self.agent.encoder, dynamics)
 
     def jobs(self, seeds: Sequence[int], num_envs: int, max_steps: int) -> list[Job]:
-        spec = EpisodeSpec(num_envs, max_steps, self.agent.config.controller)
+        # Comparable where episodes of the learned model begin with first frames too.
+        compared = self.dream is not None and self.dream.world.starts is None
+        horizons = HORIZONS if compared else ()
+        spec = EpisodeSpec(num_envs, max_steps, self.agent.config.controller, horizons=horizons)
         return [*eval_batches(self.agent.parameters[None], seeds, spec)]
 
 

@@ -40,18 +40,22 @@ class Outcome(NamedTuple):
         terminated: bool; False where a time limit or `stall_steps` ended the episode.
         disagreement: float64, of the members of an ensemble: the mean over the steps of an episode
             in which it was measured; None without an ensemble.
+        partial: (N, horizons) float64, the returns over the first steps of the episodes; None
+            without horizons. An episode that failed earlier has earned what it had then; NaN where
+            it ended earlier otherwise.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
     terminated: np.ndarray
     disagreement: np.ndarray | None = None
+    partial: np.ndarray | None = None
 
     @classmethod
     def concatenate(cls, outcomes: Iterable[Outcome]) -> Outcome:
         """The results of several rollouts in one world as those of one, (N,)."""
-        parts = zip(*outcomes, strict=True)
-        return cls(*(np.concatenate(part) for part in parts if part[0] is not None))
+        parts = zip(cls._fields, zip(*outcomes, strict=True), strict=True)
+        return cls(**{name: np.concatenate(part) for name, part in parts if part[0] is not None})
 
 
 class Recorder(Protocol):
@@ -82,6 +86,7 @@ def rollout(
     heartbeat: Callable[[int], None] = lambda steps: None,
     stall_steps: int | None = None,
     begin: Callable[[Sequence[int]], Tensor] | None = None,
+    horizons: Sequence[int] = (),
 ) -> Outcome:
     """Run one episode per seed, to its end or for `max_steps`.
 
@@ -98,13 +103,13 @@ def rollout(
             truncated. Its return is then extrapolated: it continues to fall, up to `max_steps`, at
             the average rate since its highest value. Evaluation uses None: no episode is truncated.
         begin: begins the episodes and returns the first features; None is `world.reset`.
+        horizons: numbers of steps, for `Outcome.partial`.
 
     Returns:
         the outcome in the order of the seeds.
     """
     count, indices = len(seeds), np.arange(len(seeds))
-    returns, lengths = np.zeros(count), np.zeros(count, np.int64)
-    terminated, disagreement = np.zeros(count, bool), _Mean(count)
+    tally = _Tally(count, horizons)
     stalls = None if stall_steps is None else _Stalls(count, stall_steps, max_steps)
     features = (begin or world.reset)(seeds)
     if recorder is not None:
@@ -114,12 +119,9 @@ def rollout(
         step = world.step(actions)
         if time == max_steps - 1:
             step = step._replace(truncated=step.truncated | ~step.terminated)
-        returns[indices] += step.reward
-        lengths[indices] += 1
-        terminated[indices] = step.terminated
-        disagreement.add(indices, step.disagreement)
+        tally.add(time + 1, indices, step)
         if stalls is not None:
-            step = step._replace(truncated=stalls.truncate(time, indices, step, returns))
+            step = step._replace(truncated=stalls.truncate(time, indices, step, tally.returns))
         if recorder is not None:
             recorder.record(indices, actions, step, world)
         heartbeat(len(indices))
@@ -132,7 +134,29 @@ def rollout(
             world.keep(running)
             policy.keep(running)
             features = features[torch.from_numpy(running).to(features.device)]
-    return Outcome(returns, lengths, terminated, disagreement.value())
+    return tally.outcome()
+
+
+class _Tally:
+    """The results of N episodes so far."""
+
+    def __init__(self, count: int, horizons: Sequence[int]) -> None:
+        self.returns = np.zeros(count)
+        self._lengths, self._terminated = np.zeros(count, np.int64), np.zeros(count, bool)
+        self._disagreement, self._partial = _Mean(count), _Partial(count, horizons)
+
+    def add(self, steps: int, indices: np.ndarray, step: Step) -> None:
+        """Add a step of the environments `indices` (n,), which have taken so many `steps`."""
+        self.returns[indices] += step.reward
+        self._lengths[indices] += 1
+        self._terminated[indices] = step.terminated
+        self._disagreement.add(indices, step.disagreement)
+        self._partial.add(steps, indices, step, self.returns)
+
+    def outcome(self) -> Outcome:
+        """Of all episodes."""
+        measured = self._disagreement.value(), self._partial.value()
+        return Outcome(self.returns, self._lengths, self._terminated, *measured)
 
 
 class _Mean:
@@ -152,6 +176,38 @@ class _Mean:
     def value(self) -> np.ndarray | None:
         """The means (N,); None where nothing was added."""
         return self._sums / self._steps if self._steps.any() else None
+
+
+class _Partial:
+    """The returns over the first steps of each episode, see `Outcome.partial`.
+
+    An episode fails if the step that terminates it earns no more than its mean step, as in
+    `worldmodels.data.failures.failures`.
+    """
+
+    def __init__(self, count: int, horizons: Sequence[int]) -> None:
+        self._horizons = np.array(horizons, np.int64)
+        self._found = np.full((count, len(horizons)), np.nan)
+
+    def add(self, steps: int, indices: np.ndarray, step: Step, returns: np.ndarray) -> None:
+        """Add the results of the environments `indices` (n,) after so many steps.
+
+        Args:
+            steps: taken in each of them.
+            indices: (n,) int64.
+            step: the last one, n rows.
+            returns: (N,), with those of the last step.
+        """
+        reached = self._horizons == steps
+        if reached.any():
+            self._found[np.ix_(indices, reached)] = returns[indices, None]
+        failed = indices[step.terminated & (step.reward <= returns[indices] / steps)]
+        if len(failed):
+            self._found[np.ix_(failed, self._horizons > steps)] = returns[failed, None]
+
+    def value(self) -> np.ndarray | None:
+        """(N, horizons); None without horizons."""
+        return self._found if len(self._horizons) else None
 
 
 class _Stalls:
