@@ -33,7 +33,8 @@ unit: $(VENV)/.dev
 # numba's simulator of a GPU), and chains that take long: rounds, kills.
 test-system: export OMP_NUM_THREADS = 1
 test-system: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "system and not slow" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "system and not slow" --numprocesses 2 --dist loadfile \
+		--no-loadscope-reorder
 
 # Tests that take minutes: kill and resume at random moments, the quick preset's scores.
 test-slow: $(VENV)/.dev

@@ -24,6 +24,9 @@ SIMULATING = {
 }
 """Files whose tests run the compiled simulator, as all tests do that use `smoke`."""
 
+LONGEST = ("test_wheel", "test_slurm_cluster", "test_several_processes", "test_ray", "test_cuda")
+"""Files of system tests that take minutes: begun last, one of two workers would wait for them."""
+
 
 def simulates(test: pytest.Item | pytest.FixtureRequest) -> bool:
     """Whether a test runs the compiled simulator."""
@@ -33,7 +36,8 @@ def simulates(test: pytest.Item | pytest.FixtureRequest) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One of two workers compiles the simulator while the other does what needs none.
 
-    pytest-xdist gives each of them one half of the list to begin with.
+    pytest-xdist gives each of them one half of the list to begin with. Of system tests it gives
+    each of them one file after another; those of `LONGEST` come first.
     """
     groups: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
     for item in items:
@@ -41,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others, simulating = groups
     half = min(len(items) // 2, len(simulating))
     items[:] = simulating[:half] + others + simulating[half:]
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture(scope="session")
