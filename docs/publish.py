@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import imageio_ffmpeg
 import tables
+from dream_film import write_film
 
 from worldmodels.agents.folder import read_agent, save_config
 from worldmodels.models.dynamics import DynamicsModel
@@ -24,6 +25,7 @@ class Published(NamedTuple):
     Args:
         folder: in ``pretrained/``.
         title: name of the environment.
+        command: that trained it.
         env: the override that chooses the environment; empty for the default.
         evaluated_in: the environment of its scores.
         observations: how its frames are made.
@@ -32,6 +34,7 @@ class Published(NamedTuple):
 
     folder: str
     title: str
+    command: str
     env: str
     evaluated_in: str
     observations: str
@@ -42,6 +45,7 @@ PUBLISHED = {
     "laptop": Published(
         "carracing",
         "CarRacing-v3",
+        "stage=all preset=laptop",
         "",
         "Gymnasium's CarRacing-v3, 1,000 steps at most",
         "the upper 84 of the 96 rows of a frame, reduced to 64x64, in the default colours. It was\n"
@@ -51,12 +55,23 @@ PUBLISHED = {
     "takecover": Published(
         "takecover",
         "Doom Take Cover",
+        "stage=all preset=laptop env=takecover",
         " env=takecover",
         "ViZDoom's VizdoomTakeCover-v1, 2,100 steps at most, reward 1 per step. The controller\n"
         "was trained in the learned model only",
         "the upper 200 of the 240 rows of a frame, reduced to 64x64. It was not trained on other\n"
         "  scenarios",
         "docs/results-takecover.md",
+    ),
+    "dream-1": Published(
+        "carracing-dream",
+        "CarRacing-v3, trained in the learned model only",
+        "stage=iterate preset=dream-rounds",
+        "",
+        "Gymnasium's CarRacing-v3, 1,000 steps at most",
+        "whole frames with the instruments below, reduced to 64x64; each action is repeated for 4\n"
+        "  frames (`env.frame_skip`)",
+        "docs/dream.md",
     ),
 }
 """Runs whose agents are in ``pretrained/``."""
@@ -67,9 +82,9 @@ FOLDED = """
   parameters than in training."""
 CARD = """# An agent for {title}
 
-A VAE ({encoder}), an MDN-RNN ({dynamics}) and a linear controller ({controller}), trained by
+A VAE ({encoder}), an MDN-RNN ({dynamics}) and a controller ({controller}), trained by
 
-    python -m worldmodels stage=all preset=laptop{env}
+    python -m worldmodels {command}
 
 {scores}
 Evaluated in {evaluated_in}. To evaluate it again, on these or other seeds:
@@ -80,8 +95,7 @@ Evaluated in {evaluated_in}. To evaluate it again, on these or other seeds:
 - {size} MB of safetensors, no pickle; what was used in bfloat16 in training is in bfloat16.{folded}
 - Observations: {observations}.
 - Training, selection and evaluation of the controller use disjoint seeds (`worldmodels/seeds.py`).
-- {hours} hours for all stages, evaluation included; the search for the controller took
-  {generations} generations, {steps} M steps.
+- {hours} hours for all stages, evaluation included; {search}.
 - Machine and versions: {maker}
 MIT licence. Curves and comparisons: [{page}](../../{page}).
 """
@@ -92,40 +106,61 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
 
     Args:
         folder: of a run that `PUBLISHED` names.
-        run: the record that `render.take_run` wrote.
+        run: the record that `render.take_run` or `rounds.taken` wrote.
         pictures: folder for its pictures.
     """
-    published, source = PUBLISHED[folder.name], folder / "controller" / "agent"
-    target = PRETRAINED / published.folder
+    published = PUBLISHED[folder.name]
+    last = folder / run["rounds"][-1]["name"] if "rounds" in run else folder
+    source, target = last / "controller" / "agent", PRETRAINED / published.folder
     target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         shutil.copyfile(path, target / path.name)
     agent = read_agent(target)
     save_config(target, agent.config)  # with the SHA-256s, whichever version made the run
-    search = run["stages"]["controller"]
     hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600
     card = CARD.format(
         **published._asdict(),
         encoder=f"{_millions(agent.encoder)} M parameters",
         folded=FOLDED if agent.encoder.sizes.get("folded") else "",
         dynamics=f"{_millions(agent.dynamics)} M",
-        controller=f"{agent.parameters.size:,}",
+        controller=f"{agent.parameters.size:,} parameters",
         size=f"{sum(path.stat().st_size for path in source.iterdir()) / 1e6:.1f}",
         scores=tables.scores(run),
-        hours=f"{hours:.1f}",
-        steps=f"{search['summary']['steps'] / 1e6:.1f}",
-        generations=search["summary"]["generations"],
+        hours=f"{run.get('wall_s', hours * 3600) / 3600:.1f}",
+        search=_search(run),
         maker=tables.maker(run),
     )
     (target / "README.md").write_text(card)
+    film = pictures / f"{folder.name}.gif"
+    if "rounds" in run:
+        write_film(target, film, run["scores"]["agent"]["seeds"][0], 12.5)
+        return
+    _excerpt(folder / "evaluate" / "median.mp4", film)
     for name, picture in PICTURES.items():
         shutil.copyfile(folder / picture, pictures / f"{folder.name}-{name}.png")
-    film = folder / "evaluate" / "median.mp4"
-    # Every fourth frame of ten seconds, at half the size, with a palette of its own.
+
+
+def _search(run: dict[str, Any]) -> str:
+    """What the training of the controller took."""
+    if "rounds" in run:
+        frames = run["rounds"][-1]["frames"]["total"]
+        return (
+            f"{len(run['rounds'])} rounds collected {frames:,} frames\n  and trained the controller"
+            f" for {run['steps'] / 1e6:.1f} M steps in the learned model"
+        )
+    summary = run["stages"]["controller"]["summary"]
+    return (
+        f"the search for the controller took\n  {summary['generations']} generations,"
+        f" {summary['steps'] / 1e6:.1f} M steps"
+    )
+
+
+def _excerpt(film: Path, path: Path) -> None:
+    """Every fourth frame of ten seconds, at half the size, with a palette of its own."""
     chain = "select=not(mod(n\\,4)),setpts=N/12.5/TB,scale=iw/2:-1:flags=neighbor,split[a][b];"
     chain += "[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none"
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", "-t", "10", "-i", film]
-    command += ["-vf", chain, "-r", "12.5", pictures / f"{folder.name}.gif"]
+    command += ["-vf", chain, "-r", "12.5", path]
     subprocess.run([str(word) for word in command], check=True)
 
 

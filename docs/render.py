@@ -1,6 +1,7 @@
 """Puts measured figures into the documentation; none is typed by hand.
 
-    python docs/render.py data/quick            # take over the results of a run
+    python docs/render.py data/quick            # take over the results of a run, also one of
+                                                # stage=iterate: data/dream-1
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json,
                                                 # takecover_engines.json, dynamics.json,
@@ -41,6 +42,7 @@ from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.charts import Chart, draw
 from worldmodels.reporting.learning import PAPER_CURVE, Point
 from worldmodels.reporting.progress import search_curve
+from worldmodels.reporting.rounds import ROUNDS
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS / "results"
@@ -49,6 +51,7 @@ PAGES = (
     DOCS / "simulator.md",
     DOCS / "concepts.md",
     DOCS / "configuration.md",
+    DOCS / "dream.md",
     DOCS / "elsewhere.md",
     DOCS / "follow.md",
     DOCS / "index.md",
@@ -119,13 +122,16 @@ def regions() -> dict[str, str]:
     by_data = {what: _result(source) for what, source in DOOM_DATA.items()}
     written["doom_data"] = tables.data_sources(by_data)
     studies = [read_json(path) for path in sorted(RESULTS.glob("study-*.json"))]
-    headline = (_result("laptop"), _result("takecover"), _result("quick"), PAPER_CURVE[-1])
+    laptop, takecover, quick = (_result(name) for name in ("laptop", "takecover", "quick"))
     planned = [read_json(path) for path in sorted(RESULTS.glob("plan-*.json"))]
     written |= {"keys": tables.keys(), "presets": tables.presets(), "plans": plans.plans(planned)}
     written["took"] = plans.took(planned)
+    dreamt = [_result(f"dream-{seed}") for seed in DREAM_SEEDS]
+    written |= {"dream_seeds": rounds.seeds(dreamt), "dream_by_round": rounds.by_round(dreamt)}
     recorded = {name: _result(name) for names in figures.RUNS.values() for name in names}
     written["figures"] = figures.figures(recorded)
-    written["headline"] = tables.headline(*headline)
+    log = PAPER_CURVE[-1]
+    written["headline"] = tables.headline(laptop, takecover, quick, dreamt[0], log)
     return written | tables.studies([run for study in studies for run in study["runs"]])
 
 
@@ -213,6 +219,10 @@ DOOM_DATA = {
 """Training data of the agents of Take Cover, in their order, and the result of each."""
 
 
+DREAM_SEEDS = (1, 2)
+"""Of the recorded runs of the preset dream-rounds."""
+
+
 def main() -> None:
     """Take over what is named, then render."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -221,7 +231,10 @@ def main() -> None:
     options = parser.parse_args()
     for path in options.paths:
         if path.is_dir():
-            take_run(path)
+            if (path / ROUNDS).exists():
+                write_json(RESULTS / f"{path.name}.json", rounds.taken(path))
+            else:
+                take_run(path)
             if options.publish:
                 publish(path, _result(path.name), RESULTS)
         elif path.name.startswith("study-"):

@@ -1,15 +1,108 @@
-"""The tables of rounds, from the ``rounds.json`` of ``stage=iterate``."""
+"""The tables of rounds, from what ``stage=iterate`` wrote."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import tables
 
-from worldmodels.reporting.scores import SCORE_HEADER, score_rows
+from worldmodels.files.atomic import read_json
+from worldmodels.reporting.rounds import ROUNDS
+from worldmodels.reporting.scores import AGENT_IN_DREAM, SCORE_HEADER, score_rows
+
+STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
+
+
+def taken(folder: Path) -> dict[str, Any]:
+    """What the pages need of a run of ``stage=iterate``: its rounds, and its last agent.
+
+    Args:
+        folder: of the run.
+
+    Returns:
+        ``seed``; ``rounds``, as `worldmodels.reporting.rounds.round_record` has them; ``wall_s``
+        and ``cpu_s`` of all their stages; ``scores`` of the last agent, and the manifests of its
+        ``stages``.
+    """
+    entries = read_json(folder / ROUNDS)["rounds"]
+    stages = [
+        {stage: read_json(folder / entry["name"] / stage / "manifest.json") for stage in STAGES}
+        for entry in entries
+    ]
+    return {
+        "seed": stages[-1]["controller"]["config"]["seed"],
+        "rounds": entries,
+        "wall_s": sum(manifest["wall_s"] for found in stages for manifest in found.values()),
+        "cpu_s": sum(m["resources"]["cpu_s"] for found in stages for m in found.values()),
+        "steps": sum(found["controller"]["summary"]["steps"] for found in stages),
+        "scores": read_json(folder / entries[-1]["name"] / "evaluate" / "scores.json"),
+        "stages": stages[-1],
+    }
 
 
 def scores(record: dict[str, Any]) -> str:
     """The agents of the rounds, in the environment and in the dream."""
     policies = [tables.score_of(name, one) for name, one in record["scores"].items()]
     return tables.markdown_table(SCORE_HEADER, score_rows(policies, []))
+
+
+def seeds(runs: Sequence[dict[str, Any]]) -> str:
+    """The last agents of runs that differ in the seed alone, and the mean over seeds.
+
+    Args:
+        runs: as `taken` returns them.
+    """
+    header = (
+        "seed",
+        "mean ± std",
+        "95 % interval",
+        "median",
+        "below 700",
+        "predicted",
+        "frames",
+        "hours",
+        "CPU hours",
+    )
+    rows: list[tuple[str, ...]] = []
+    for run in runs:
+        agent = tables.score_of("agent", run["scores"]["agent"])
+        rows.append(
+            (
+                str(run["seed"]),
+                f"**{agent.mean:.1f}** ± {agent.std:.1f}",
+                f"{agent.interval[0]:.1f} to {agent.interval[1]:.1f}",
+                f"{statistics.median(agent.returns):.1f}",
+                f"{sum(value < 700 for value in agent.returns)} of {len(agent.returns)}",
+                f"{run['scores'][AGENT_IN_DREAM]['mean']:.0f}",
+                f"{run['rounds'][-1]['frames']['total']:,}",
+                f"{run['wall_s'] / 3600:.1f}",
+                f"{run['cpu_s'] / 3600:.1f}",
+            )
+        )
+    means = [run["scores"]["agent"]["mean"] for run in runs]
+    if len(means) > 1:
+        found = f"{statistics.mean(means):.1f} ± {statistics.stdev(means):.1f}"
+        rows.append(("mean ± std of seeds", found, *("",) * (len(header) - 2)))
+    return tables.markdown_table(header, rows)
+
+
+def by_round(runs: Sequence[dict[str, Any]]) -> str:
+    """What the agents of all rounds earned, and in brackets what the model predicted.
+
+    Args:
+        runs: as `taken` returns them.
+    """
+    rows = []
+    for number in range(max(len(run["rounds"]) for run in runs)):
+        entries = [run["rounds"][number] if number < len(run["rounds"]) else None for run in runs]
+        returns = [
+            f"{entry['earned']['mean']:.0f} ({entry['predicted']['mean']:.0f})" if entry else ""
+            for entry in entries
+        ]
+        frames = max(entry["frames"]["total"] for entry in entries if entry)
+        rows.append((str(number + 1), f"{frames / 1000:.0f},000", *returns))
+    seeds = [f"seed {run['seed']}" for run in runs]
+    return tables.markdown_table(("round", "frames so far", *seeds), rows)

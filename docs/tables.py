@@ -109,35 +109,40 @@ def scores(run: dict[str, Any]) -> str:
 
 
 def headline(
-    laptop: dict[str, Any], takecover: dict[str, Any], quick: dict[str, Any], log: Point
+    laptop: dict[str, Any],
+    takecover: dict[str, Any],
+    quick: dict[str, Any],
+    dreamt: dict[str, Any],
+    log: Point,
 ) -> str:
     """The agents that ship and the agent of the preset ``quick``, beside the paper's.
 
-    The steps are those of controller training, bootstrap run included; the hours are of all stages.
-    `log` is the end of the paper's own learning curve.
+    The steps are those of controller training, bootstrap run and rounds included; the hours are of
+    all stages. `log` is the end of the paper's own learning curve.
     """
     hours = f"{log.seconds / 3600:,.0f}, controller only"
     theirs = {"CarRacing-v3": (f"{log.steps / 1e6:,.0f} M", hours, "64 processes")}
     rows = []
     for name, run in (
         ("CarRacing, `preset=laptop`", laptop),
+        ("CarRacing, learned model only, `preset=dream-rounds`", dreamt),
         ("CarRacing, `preset=quick`", quick),
         ("Doom Take Cover, `preset=laptop`", takecover),
     ):
         agent = score_of("agent", run["scores"]["agent"])
         searches = [run["stages"].get(f"{part}controller") for part in ("bootstrap/", "")]
-        steps = sum(search["summary"]["steps"] for search in searches if search)
+        steps = run.get("steps", sum(found["summary"]["steps"] for found in searches if found))
+        wall_s = run.get("wall_s", sum(stage["wall_s"] for stage in run["stages"].values()))
         machine = run["stages"]["controller"]["machine"].split(", ")
         score, played = f"**{agent.mean:.0f}** ± {agent.std:.0f}", str(len(agent.returns))
-        spent = f"{sum(stage['wall_s'] for stage in run['stages'].values()) / 3600:.1f}"
-        rows.append((name, score, played, f"{steps / 1e6:.1f} M", spent, f"CPU, {machine[-1]}"))
+        spent, hardware = f"{wall_s / 3600:.1f}", f"CPU, {machine[-1]}"
+        rows.append((name, score, played, f"{steps / 1e6:.1f} M", spent, hardware))
         env = run["stages"]["evaluate"]["config"]["env.id"]
-        if run is not quick:
+        if run is laptop or run is takecover:
             paper = PAPER_SCORES[env][0]
             score = f"{paper.mean:.0f} ± {paper.std:.0f}"
             rest = theirs.get(env, ("–", "–", "–"))
-            what = paper.name.removeprefix("paper: ")
-            rows.append((f"paper: {what}", score, paper.note.split(" trials")[0], *rest))
+            rows.append((paper.name, score, paper.note.split(" trials")[0], *rest))
     return markdown_table(("", "score", "episodes", "training steps", "hours", "hardware"), rows)
 
 

@@ -38,7 +38,8 @@ def test_a_shipped_agent_is_found_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert shipped.agents() == ["pretrained/carracing", "pretrained/takecover"]
+    names = ("carracing", "carracing-dream", "takecover")
+    assert shipped.agents() == [f"pretrained/{name}" for name in names]
     for name in shipped.agents():
         for spelling in (name, f"./{name}/"):
             assert shipped.find_agent(spelling) == shipped.PRETRAINED / Path(name).name
@@ -64,7 +65,7 @@ def test_an_unknown_agent_is_refused_with_the_names_of_those_that_are_shipped() 
     with pytest.raises(ConfigError) as refused:
         shipped.require_agent("model", "pretrained/pong")
     assert str(refused.value).startswith("model=pretrained/pong: ")
-    assert "pretrained/carracing, pretrained/takecover" in str(refused.value)
+    assert "pretrained/carracing, pretrained/carracing-dream" in str(refused.value)
 
 
 # Optional packages
