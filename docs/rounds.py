@@ -26,8 +26,14 @@ def taken(folder: Path) -> dict[str, Any]:
         ``seed``; ``rounds``, as `worldmodels.reporting.rounds.round_record` has them; ``wall_s``
         and ``cpu_s`` of all their stages; ``scores`` of the last agent, and the manifests of its
         ``stages``.
+
+    Raises:
+        SystemExit: a round is not finished.
     """
     entries = read_json(folder / ROUNDS)["rounds"]
+    begun = folder / f"round-{len(entries) + 1}"
+    if begun.exists():
+        raise SystemExit(f"{begun}: not finished; run the same command again before")
     stages = [
         {stage: read_json(folder / entry["name"] / stage / "manifest.json") for stage in STAGES}
         for entry in entries
