@@ -66,8 +66,7 @@ def _in_model(folder: Path, seed: int) -> list[np.ndarray]:
             taken = torch.from_numpy(features)
             latents = taken[:, : agent.encoder.latent_size]
             found.append(to_frames(agent.encoder.decode(latents))[0].numpy())
-            actions = controllers.squash(controllers.outputs(taken))
-            features, *_ = dream.step(actions.numpy())
+            features, *_ = dream.step(controllers.act(taken).numpy())
     return found
 
 

@@ -58,6 +58,13 @@ class Horizon:
     difference: float
 
     @classmethod
+    def of(cls, steps: int, earned: np.ndarray, predicted: np.ndarray) -> Horizon:
+        """Of the recorded returns (starts,) and predicted ones of any shape."""
+        real, dreamt = float(earned.mean()), float(predicted.mean())
+        scale = float(np.sqrt(np.square(earned).mean()))
+        return cls(steps, len(earned), real, dreamt, (dreamt - real) / scale if scale else 0.0)
+
+    @classmethod
     def read(cls, record: Record) -> Horizon:
         """From an object of a file; raises `ArtifactError` where it is damaged."""
         steps, starts = (record.count(key) for key in ("steps", "starts"))
@@ -226,10 +233,8 @@ def _horizons(
             continue
         moments = [starts[number] for number in whole]
         earned = np.array([recorded[row].rewards[at : at + steps].sum() for row, at in moments])
-        mean = float(np.nansum(predicted.rewards[whole, :, :steps], axis=2).mean())
-        scale = float(np.sqrt(np.square(earned).mean()))
-        difference = (mean - float(earned.mean())) / scale if scale else 0.0
-        found.append(Horizon(steps, len(whole), float(earned.mean()), mean, difference))
+        sums = np.nansum(predicted.rewards[whole, :, :steps], axis=2)
+        found.append(Horizon.of(steps, earned, sums))
     return tuple(found)
 
 

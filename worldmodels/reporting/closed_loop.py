@@ -37,16 +37,11 @@ def compare(earned: Outcome, predicted: Outcome) -> tuple[Horizon, ...]:
     assert predicted.partial is not None
     over = np.isnan(predicted.partial) & predicted.terminated[:, None]
     whole = np.where(over, predicted.returns[:, None], predicted.partial)
-    found = []
-    for steps, real, dreamt in zip(HORIZONS, earned.partial.T, whole.T, strict=True):
-        if np.isnan(real).any() or np.isnan(dreamt).any():
-            continue
-        scale = float(np.sqrt(np.square(real).mean()))
-        difference = float(dreamt.mean() - real.mean()) / scale if scale else 0.0
-        found.append(
-            Horizon(steps, len(real), float(real.mean()), float(dreamt.mean()), difference)
-        )
-    return tuple(found)
+    return tuple(
+        Horizon.of(steps, real, dreamt)
+        for steps, real, dreamt in zip(HORIZONS, earned.partial.T, whole.T, strict=True)
+        if not (np.isnan(real).any() or np.isnan(dreamt).any())
+    )
 
 
 def write_horizons(folder: Path, horizons: Sequence[Horizon]) -> None:

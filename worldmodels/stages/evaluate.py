@@ -35,7 +35,7 @@ from worldmodels.runs.integrity import fingerprint_arrays, require_made_by
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Progress, console, say
 from worldmodels.stages.context import Context
-from worldmodels.stages.players import Job, Player, player_of
+from worldmodels.stages.players import Dream, Job, Player, player_of
 from worldmodels.system.spent import WORKING, spending
 from worldmodels.workers.jobs import WRITTEN, Heartbeat
 from worldmodels.worlds.collect import EpisodeRecorder, PolicyEpisodes, RandomActions
@@ -88,7 +88,7 @@ def _evaluate(context: Context, folder: StageFolder, player: Player) -> None:
         summarise(RANDOM, random.outcome.returns, episode_seeds),
     ]
     if player.dream is not None:
-        scores.append(_score_in_dream(context, folder, player, played.outcome, episode_seeds))
+        scores.append(_score_in_dream(context, folder, player, player.dream, played.outcome))
     write_json(folder.path / "scores.json", {score.name: score.record() for score in scores})
     console.print(score_table(scores, PAPER_SCORES.get(spec.id, [])))
     if (warning := exploitation_warning(scores)) is not None:
@@ -110,13 +110,13 @@ def _score_in_dream(
     context: Context,
     folder: StageFolder,
     player: Player,
+    dream: Dream,
     earned: Outcome,
-    episode_seeds: Sequence[int],
 ) -> Score:
     """The score in the learned model, one episode per seed, all in one batch; and a comparison with
     what was `earned` in the environment."""
-    dream = player.dream
-    assert dream is not None
+    config = context.config.evaluate
+    episode_seeds = seeds.evaluation(config.first_seed, config.episodes)
     work = player.jobs(episode_seeds, len(episode_seeds), dream.max_steps)
     log = JsonLines(folder.path / "dreams.jsonl")
     played = _play(context, AGENT_IN_DREAM, log, folder.record["made_by"], dream.world, work)
