@@ -27,7 +27,7 @@ from worldmodels.reporting.scores import (
     summarise,
 )
 
-PRESETS = ("paper", "laptop", "dream-rounds", "quick", "smoke")
+PRESETS = ("paper", "laptop", "dream-rounds", "fine-tune", "quick", "smoke")
 
 
 class PaperScores(NamedTuple):

@@ -318,6 +318,22 @@ def test_after_a_search_it_goes_on_with_the_controller_that_was_found(tmp_path: 
     np.testing.assert_allclose(agents[0].parameters, agents[1].parameters, atol=1e-7)
 
 
+@pytest.mark.system
+def test_a_search_in_the_environment_starts_at_the_controller_of_the_gradients(
+    tmp_path: Path,
+) -> None:
+    search = "optimizer: cma_es, world: real, sigma: 1e-6, termination_penalty: 0"
+    later = f"iterate.schedule=[{{round: 2, rnn: {{epochs: 0}}, controller: {{{search}}}}}]"
+    words = ("stage=iterate", "iterate.rounds=2", "controller.failure_starts=0")
+    done = run(tmp_path, *BRIEF, *words, later, "controller.pca_components=null")
+    assert done.returncode == 0, done.stdout + done.stderr
+    agents = [read_agent(tmp_path / f"it/round-{number}/controller/agent") for number in (1, 2)]
+    np.testing.assert_allclose(agents[0].parameters, agents[1].parameters, atol=1e-4)
+    entries = read_json(tmp_path / "it/rounds.json")["rounds"]
+    assert entries[0]["predicted"] is not None
+    assert entries[1]["predicted"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

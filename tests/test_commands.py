@@ -260,7 +260,10 @@ def test_step_sizes_fall_as_its_total_steps_is_used_up(copy: Path) -> None:
         (["vae.latnt_size=3"], "vae.latnt_size: no such key, perhaps vae.latent_size"),
         (["stage=fly"], "stage: Invalid value 'fly', expected one of [bootstrap, rollouts,"),
         (["vae.latent_size=many"], "vae.latent_size: Value 'many'"),
-        (["preset=huge"], "preset=huge: choose one of dream-rounds, laptop, paper, quick, smoke"),
+        (
+            ["preset=huge"],
+            "preset=huge: choose one of dream-rounds, fine-tune, laptop, paper, quick, smoke",
+        ),
         (["stage=vae", "run=a/b"], "stage=rollouts run=a/b"),
         (["stage=vae", "base=nowhere"], "base=nowhere: neither a run"),
         (["stage=report"], "nothing to report"),
