@@ -128,10 +128,18 @@ def regions() -> dict[str, str]:
     written["took"] = plans.took(planned)
     dreamt = [_result(f"dream-{seed}") for seed in DREAM_SEEDS]
     written |= {"dream_seeds": rounds.seeds(dreamt), "dream_by_round": rounds.by_round(dreamt)}
+    tuned = [_result(f"fine-tune-{seed}") for seed in TUNED_SEEDS]
+    written["fine_tune"] = rounds.seeds(tuned)
     recorded = {name: _result(name) for names in figures.RUNS.values() for name in names}
     written["figures"] = figures.figures(recorded)
-    log = PAPER_CURVE[-1]
-    written["headline"] = tables.headline(laptop, takecover, quick, dreamt[0], log)
+    agents = {
+        "CarRacing, `preset=laptop`": laptop,
+        "CarRacing, `preset=fine-tune`": tuned[0],
+        "CarRacing, learned model only, `preset=dream-rounds`": dreamt[0],
+        "CarRacing, `preset=quick`": quick,
+        "Doom Take Cover, `preset=laptop`": takecover,
+    }
+    written["headline"] = tables.headline(agents, PAPER_CURVE[-1])
     return written | tables.studies([run for study in studies for run in study["runs"]])
 
 
@@ -221,6 +229,8 @@ DOOM_DATA = {
 
 DREAM_SEEDS = (1, 2)
 """Of the recorded runs of the preset dream-rounds."""
+TUNED_SEEDS = (1,)
+"""Of those of the preset fine-tune."""
 
 
 def main() -> None:

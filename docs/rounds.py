@@ -61,16 +61,11 @@ def seeds(runs: Sequence[dict[str, Any]]) -> str:
     Args:
         runs: as `taken` returns them.
     """
+    dreamt = all(AGENT_IN_DREAM in run["scores"] for run in runs)
     header = (
-        "seed",
-        "mean ± std",
-        "95 % interval",
-        "median",
-        "below 700",
-        "predicted",
-        "frames",
-        "hours",
-        "CPU hours",
+        *("seed", "mean ± std", "95 % interval", "median", "below 700"),
+        *(("predicted",) if dreamt else ()),
+        *("frames", "hours", "CPU hours"),
     )
     rows: list[tuple[str, ...]] = []
     for run in runs:
@@ -82,7 +77,7 @@ def seeds(runs: Sequence[dict[str, Any]]) -> str:
                 f"{agent.interval[0]:.1f} to {agent.interval[1]:.1f}",
                 f"{statistics.median(agent.returns):.1f}",
                 f"{sum(value < 700 for value in agent.returns)} of {len(agent.returns)}",
-                f"{run['scores'][AGENT_IN_DREAM]['mean']:.0f}",
+                *((f"{run['scores'][AGENT_IN_DREAM]['mean']:.0f}",) if dreamt else ()),
                 f"{run['rounds'][-1]['frames']['total']:,}",
                 f"{run['wall_s'] / 3600:.1f}",
                 f"{run['cpu_s'] / 3600:.1f}",

@@ -108,14 +108,8 @@ def scores(run: dict[str, Any]) -> str:
     return markdown_table(SCORE_HEADER, score_rows(policies, PAPER_SCORES.get(env, [])))
 
 
-def headline(
-    laptop: dict[str, Any],
-    takecover: dict[str, Any],
-    quick: dict[str, Any],
-    dreamt: dict[str, Any],
-    log: Point,
-) -> str:
-    """The agents that ship and the agent of the preset ``quick``, beside the paper's.
+def headline(runs: dict[str, dict[str, Any]], log: Point) -> str:
+    """Agents by name, and below those of the preset ``laptop`` the paper's.
 
     The steps are those of controller training, bootstrap run and rounds included; the hours are of
     all stages. `log` is the end of the paper's own learning curve.
@@ -123,12 +117,7 @@ def headline(
     hours = f"{log.seconds / 3600:,.0f}, controller only"
     theirs = {"CarRacing-v3": (f"{log.steps / 1e6:,.0f} M", hours, "64 processes")}
     rows = []
-    for name, run in (
-        ("CarRacing, `preset=laptop`", laptop),
-        ("CarRacing, learned model only, `preset=dream-rounds`", dreamt),
-        ("CarRacing, `preset=quick`", quick),
-        ("Doom Take Cover, `preset=laptop`", takecover),
-    ):
+    for name, run in runs.items():
         agent = score_of("agent", run["scores"]["agent"])
         searches = [run["stages"].get(f"{part}controller") for part in ("bootstrap/", "")]
         steps = run.get("steps", sum(found["summary"]["steps"] for found in searches if found))
@@ -138,7 +127,7 @@ def headline(
         spent, hardware = f"{wall_s / 3600:.1f}", f"CPU, {machine[-1]}"
         rows.append((name, score, played, f"{steps / 1e6:.1f} M", spent, hardware))
         env = run["stages"]["evaluate"]["config"]["env.id"]
-        if run is laptop or run is takecover:
+        if "preset=laptop" in name:
             paper = PAPER_SCORES[env][0]
             score = f"{paper.mean:.0f} ± {paper.std:.0f}"
             rest = theirs.get(env, ("–", "–", "–"))
