@@ -227,7 +227,7 @@ DOOM_DATA = {
 """Training data of the agents of Take Cover, in their order, and the result of each."""
 
 
-DREAM_SEEDS = (1, 2)
+DREAM_SEEDS = (1, 2, 3)
 """Of the recorded runs of the preset dream-rounds."""
 TUNED_SEEDS = (1,)
 """Of those of the preset fine-tune."""
