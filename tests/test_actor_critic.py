@@ -11,6 +11,7 @@ import pytest
 import torch
 from command import ALONE, BRIEFLY, FEW_FRAMES, composed, error_line, run
 from lightning_fabric import Fabric
+from safetensors.torch import load_file
 from torch import Tensor
 
 from worldmodels.agents.folder import read_agent
@@ -328,7 +329,12 @@ def test_a_search_in_the_environment_starts_at_the_controller_of_the_gradients(
     done = run(tmp_path, *BRIEF, *words, later, "controller.pca_components=null")
     assert done.returncode == 0, done.stdout + done.stderr
     agents = [read_agent(tmp_path / f"it/round-{number}/controller/agent") for number in (1, 2)]
+    assert np.abs(agents[0].parameters).max() > 1e-3  # a search that starts at rest is told apart
     np.testing.assert_allclose(agents[0].parameters, agents[1].parameters, atol=1e-4)
+    before, after = (load_file(tmp_path / f"it/round-{k}/rnn/rnn.safetensors") for k in (1, 2))
+    kept = [name for name in before if "first_latents" not in name]  # those of all rounds so far
+    assert kept
+    assert all(torch.equal(before[name], after[name]) for name in kept)
     entries = read_json(tmp_path / "it/rounds.json")["rounds"]
     assert entries[0]["predicted"] is not None
     assert entries[1]["predicted"] is None
