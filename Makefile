@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: run test unit lint test-system test-slow docs bench chains sharing parity speed study \
+SIDE_BY_SIDE := --numprocesses 2 --dist worksteal
+
+.PHONY: run test unit coverage lint test-system test-slow docs bench chains sharing parity speed study \
 	hostile lock format clean
 
 # The whole pipeline on real CarRacing, in minutes.
@@ -24,8 +26,14 @@ lint: $(VENV)/.dev
 # One computing thread a process: what runs side by side shares the cores.
 unit: export OMP_NUM_THREADS = 1
 unit: $(VENV)/.dev
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
+# The tests of `make test` once more, with the lines and branches that they run: fails below the
+# share in pyproject.toml. Tracing takes as long as the tests.
+coverage: export OMP_NUM_THREADS = 1
+coverage: $(VENV)/.dev
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/coverage run -m pytest $(SIDE_BY_SIDE) --quiet
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

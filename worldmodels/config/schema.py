@@ -147,9 +147,11 @@ def round_config(config: Config, number: int) -> Config:
         number: of the round, from 1. In later ones the controller collects.
     """
     changes = [change for change in config.iterate.schedule if change["round"] <= number]
-    own = changed(config, {"iterate": {"schedule": []}})
-    for change in changes:
-        own = changed(own, {key: values for key, values in change.items() if key != "round"})
+    values = ({key: value for key, value in c.items() if key != "round"} for c in changes)
+    # Mappings alone are merged first: merging with the schema takes 40 ms.
+    together: Any = OmegaConf.merge({"iterate": {"schedule": []}}, *values)
+    merged: Any = OmegaConf.to_container(together)
+    own = changed(config, merged)
     if number > 1:
         own.bootstrap, own.rollouts.policy = {}, ActionSource.controller
         if not any("noise" in change.get("rollouts", {}) for change in changes):
