@@ -37,6 +37,7 @@ FAILING = (
     *("rollouts.noise=0.3", "rollouts.stall_steps=14", "rollouts.branches=2"),
     "rollouts.branch_steps=8",
 )
+LATER = "iterate.schedule=[{round: 2, rollouts: {branches: 3}}]"
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +114,15 @@ def test_a_branch_is_what_the_simulator_gives_for_its_actions(
     assert {"brake", "lift", "burst"} & perturbed
 
 
-def test_a_branch_begins_with_the_clip_of_its_moment() -> None:
+@pytest.mark.parametrize(
+    "env", [EnvSpec(engine="native"), EnvSpec(engine="native", crop_rows=None, frame_skip=4)]
+)
+def test_a_branch_begins_with_the_clip_of_its_moment(env: EnvSpec) -> None:
     torch.manual_seed(0)
     encoder = Conv3dVAE(8, 64, frames=4)
     spec = FeatureSpec((), sampled=False)
     watched = RealWorld(
-        lambda num_envs: make_vector_env(EnvSpec(engine="native"), num_envs),
-        Perception(encoder, None, spec),
+        lambda num_envs: make_vector_env(env, num_envs), Perception(encoder, None, spec)
     )
     actions = torch.tensor([[0.2, 1.0, 0.0]])
     watched.reset(SEEDS[:2])
@@ -127,9 +130,14 @@ def test_a_branch_begins_with_the_clip_of_its_moment() -> None:
         watched.step(actions.expand(2, -1))
     watched.keep(np.array([False, True]))
     moment = watched.moment(0)
-    whole = [watched.latents] + [watched.step(actions).features for _ in range(5)]
+    whole, frames = [watched.latents], [watched.frames]
+    for _ in range(5):
+        whole.append(watched.step(actions).features)
+        frames.append(watched.frames)
     resumed = [watched.resume([moment], [7])]
-    resumed += [watched.step(actions).features for _ in range(5)]
+    for time in range(5):
+        np.testing.assert_array_equal(watched.frames, frames[time])
+        resumed.append(watched.step(actions).features)
     for one, two in zip(whole, resumed, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(whole[0], whole[1])
@@ -211,6 +219,8 @@ def test_perturbations_have_their_shares_and_begin_before_the_failure() -> None:
     assert len({branch.seed for branch in drawn}) == len(drawn)
     few = branches_of(short(2**28, rewards), 2, 100, None)
     assert few == drawn[:2]  # more branches leave the others as they are
+    skipping = branches_of(short(2**28, rewards), 50, 100, None, frame_skip=4)
+    assert max(branch.steps for branch in skipping) <= LONGEST // 4
     assert not branches_of(short(2**28, rewards[:150]), 2, 100, None)  # ends with a gain
 
 
@@ -316,7 +326,11 @@ def test_without_failures_every_transition_occurs_once(
     ("overrides", "said"),
     [
         (("env.engine=gymnasium",), "rollouts.branches=2: CarRacing-v3 cannot be set back"),
-        (("env.crop_rows=80",), "rollouts.branches=2: CarRacing-v3 cannot be set back"),
+        (("env.sticky_actions=0.25",), "rollouts.branches=2: environments with sticky actions"),
+        (
+            ("stage=iterate", "rollouts.branches=null", "env.engine=gymnasium", LATER),
+            "rollouts.branches=3: CarRacing-v3 cannot be set back",
+        ),
         (("rollouts.noise=0",), "choose rollouts.noise above 0"),
     ],
 )

@@ -115,11 +115,6 @@ def test_a_run_and_an_evaluation_repeat_actions(tmp_path: Path) -> None:
     )
     assert plain.lengths == twice.lengths == 60
     assert twice.mean > plain.mean + 5  # twice as far
-    branching = (*words, "run=b", "rollouts.policy=controller", "rollouts.noise=0.1")
-    said = error_line(
-        run(tmp_path, *branching, "rollouts.branches=1", "model=pretrained/carracing")
-    )
-    assert "environments that repeat actions cannot be set back to an earlier state" in said
 
 
 def test_an_agent_plays_with_the_frame_skip_that_it_was_trained_with(tmp_path: Path) -> None:

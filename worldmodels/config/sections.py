@@ -97,7 +97,8 @@ class RolloutsConfig:
     """Continuations, from before the failure, of each failed episode of policy=controller; null:
     none. The environment is set back, which the native engine can."""
     branch_steps: int | None = number(None, 4, 100_000, unit="steps")
-    """Most steps from the start of a continuation to the failure (least: a quarter); null: 100."""
+    """Most steps from the start of a continuation to the failure (least: a quarter); null: 100
+    steps of the simulator."""
     on_corrupt: OnCorrupt = OnCorrupt.refuse
     """Damaged data file: refuse stops with an error, skip leaves it out."""
 

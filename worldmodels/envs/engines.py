@@ -138,17 +138,15 @@ def check_registered(spec: EnvSpec) -> None:
 def check_restorable(key: str, spec: EnvSpec) -> None:
     """Raise `ConfigError`, naming `key`, for environments that cannot be set back to a state, or
     whose actions are not steering, gas and brake."""
-    native = resolve_engine(spec) == "native" and (spec.crop_rows, spec.size) == _NATIVE_FRAME
-    if spec.frame_skip > 1 or spec.sticky_actions:
+    if spec.sticky_actions:
         raise ConfigError(
-            f"{key}: environments that repeat actions cannot be set back to an earlier state;"
-            " choose env.frame_skip=1 and env.sticky_actions=0, or null"
+            f"{key}: environments with sticky actions cannot be set back to an earlier state;"
+            " choose env.sticky_actions=0, or null"
         )
-    if not native or not spec.kwargs.get("continuous", True):
+    if resolve_engine(spec) != "native" or not spec.kwargs.get("continuous", True):
         raise ConfigError(
             f"{key}: {spec.id} cannot be set back to an earlier state on this engine; choose"
-            f" {NATIVE} with env.engine=native, env.crop_rows={_NATIVE_FRAME[0]},"
-            f" env.size={_NATIVE_FRAME[1]} and continuous actions, or null"
+            f" {NATIVE} with env.engine=native and continuous actions, or null"
         )
 
 

@@ -16,7 +16,7 @@ from worldmodels.agents.registry import build_dynamics, build_encoder
 from worldmodels.config.choices import IMPORT, TRAINING, Stage
 from worldmodels.config.environments import default_observation
 from worldmodels.config.parts import parts
-from worldmodels.config.schema import Config, flat
+from worldmodels.config.schema import Config, flat, round_config
 from worldmodels.config.shipped import environment_of
 from worldmodels.envs.engines import check_registered, check_restorable
 from worldmodels.envs.observation import ObservationSpec
@@ -98,9 +98,7 @@ class Context:
                     engines.append(part.watch.engine)
                 for engine in engines:
                     check_registered(Runtime(part).env_spec(engine))
-                if part.rollouts.branches is not None:
-                    key = f"rollouts.branches={part.rollouts.branches}"
-                    check_restorable(key, Runtime(part).env_spec())
+                _check_branches(part)
         if self.config.stage not in (IMPORT, Stage.inspect, Stage.report, *extras.EXPORTING):
             device = choose_device(self.config.device.name)
             launch.check(self.config.trainer, self.config.device.name)
@@ -232,6 +230,19 @@ def _keys(observation: ObservationSpec) -> str:
     """The configuration keys that give these observations."""
     rows = "null" if observation.crop_rows is None else observation.crop_rows
     return f"env.crop_rows={rows} env.size={observation.size}"
+
+
+def _check_branches(config: Config) -> None:
+    """Raise `ConfigError` where a round is to branch off episodes of an environment that cannot."""
+    planned = [(config.rollouts.branches, config)]
+    if config.stage is Stage.iterate:
+        for change in config.iterate.schedule:
+            if "branches" in change.get("rollouts", {}):
+                number = change["round"]
+                planned.append((change["rollouts"]["branches"], round_config(config, number)))
+    for branches, part in planned:
+        if branches is not None:
+            check_restorable(f"rollouts.branches={branches}", Runtime(part).env_spec())
 
 
 def _check_squash(names: list[str]) -> None:

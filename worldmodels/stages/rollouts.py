@@ -35,7 +35,7 @@ from worldmodels.worlds.collect import (
 from worldmodels.worlds.specs import RealWorldSpec
 
 BRANCH_STEPS = 100
-"""The meaning of ``rollouts.branch_steps=null``."""
+"""The meaning of ``rollouts.branch_steps=null``, in steps of the simulator."""
 
 
 def run(context: Context) -> None:
@@ -208,8 +208,9 @@ def _collect(
             ]
             jobs: list[CollectShard | CollectBranches] = [*shards]
             if config.branches is not None and isinstance(policy, NoisyAgent):
-                before = config.branch_steps or BRANCH_STEPS
-                jobs = [CollectBranches(shard, config.branches, before) for shard in shards]
+                before = config.branch_steps or max(1, BRANCH_STEPS // spec.frame_skip)
+                extra = config.branches, before, spec.frame_skip
+                jobs = [CollectBranches(shard, *extra) for shard in shards]
             for number, outcome in pool.run(jobs):
                 frames += int(outcome.lengths.sum()) + len(outcome.lengths)
                 rate = frames / (time.monotonic() - began)

@@ -33,7 +33,7 @@ PERTURBATIONS = {"noise": 0.4, "brake": 0.2, "lift": 0.2, "burst": 0.2}
 
 After the first steps the parent's controller acts, with the same noise on its parameters."""
 LONGEST = 50
-"""Most first steps; their number is uniform from 1 to this. One second."""
+"""Most first steps, in steps of the simulator: one second. Their number is uniform from 1 on."""
 STREAM = 6
 _PATH = 2**20
 """Of the seeds of branches; rounds of collection have smaller numbers."""
@@ -60,7 +60,9 @@ class Branch:
     steps: int
 
 
-def branches_of(parent: Episode, count: int, most: int, stall_steps: int | None) -> list[Branch]:
+def branches_of(
+    parent: Episode, count: int, most: int, stall_steps: int | None, frame_skip: int = 1
+) -> list[Branch]:
     """The branches of an episode; none if it did not fail.
 
     Args:
@@ -69,6 +71,7 @@ def branches_of(parent: Episode, count: int, most: int, stall_steps: int | None)
         most: steps between the beginning of a branch and that of the failure, at most; at least a
             quarter of it, unless the episode is shorter.
         stall_steps: see `worldmodels.data.failures.failures`.
+        frame_skip: steps of the simulator in a step of the episode.
     """
     failed = failures(parent.rewards, bool(parent.terminated[-1]), stall_steps)
     if not failed:
@@ -76,14 +79,14 @@ def branches_of(parent: Episode, count: int, most: int, stall_steps: int | None)
     drawn = seeds.draw(seeds.Purpose.ROLLOUTS, parent.seed, _PATH, count=count)
     numbers = EpisodeNoise(drawn, STREAM, torch.device("cpu")).uniform(0, 3).numpy()
     edges = np.cumsum(list(PERTURBATIONS.values()))
-    least = most // 4
+    least, longest = most // 4, max(1, LONGEST // frame_skip)
     return [
         Branch(
             seed=seed,
             parent=parent.seed,
             first_step=max(0, failed[0] - least - int(before * (most - least + 1))),
             perturbation=list(PERTURBATIONS)[int(np.searchsorted(edges[:-1], kind, side="right"))],
-            steps=1 + int(lasts * LONGEST),
+            steps=1 + int(lasts * longest),
         )
         for seed, (before, kind, lasts) in zip(drawn, numbers, strict=True)
     ]
@@ -100,11 +103,13 @@ class CollectBranches:
         shard: the job that collects the other episodes, with a controller.
         branches: of each of them that fails.
         branch_steps: see `branches_of`.
+        frame_skip: see `branches_of`.
     """
 
     shard: CollectShard
     branches: int
     branch_steps: int
+    frame_skip: int = 1
 
     def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
         """Collect in the world `tool` and write; returns the outcomes, those of branches last.
@@ -116,7 +121,7 @@ class CollectBranches:
         episodes, outcome = self.shard.collect(tool, heartbeat)
         stall_steps = self.shard.stall_steps
         branches = [
-            branches_of(episode, self.branches, self.branch_steps, stall_steps)
+            branches_of(episode, self.branches, self.branch_steps, stall_steps, self.frame_skip)
             for episode in episodes
         ]
         flat = [branch for part in branches for branch in part]

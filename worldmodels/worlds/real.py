@@ -76,6 +76,7 @@ class Moment(NamedTuple):
         env: state of the environment.
         actions: a_{t-1}, (1, A) float32.
         state: the dynamics model's state after z_{t-1} and a_{t-1}, one row; None without one.
+        frame: of the moment, (1, size, size, 3) uint8.
         frames: before that of the moment, for an encoder that takes clips: (1, C - 1, size, size,
             3) uint8; None for others.
     """
@@ -83,6 +84,7 @@ class Moment(NamedTuple):
     env: EnvState
     actions: Tensor
     state: State | None
+    frame: np.ndarray
     frames: Tensor | None
 
 
@@ -151,8 +153,11 @@ class RealWorld:
         if self.perception.dynamics is not None:
             chosen = torch.tensor([row], device=self.perception.device)
             state = select_rows(self._state, chosen)
-        env = cast("CarRacingVectorEnv", self._env).get_state([int(self._running[row])])
-        return Moment(env, self._actions[row : row + 1].clone(), state, self._clips.before(row))
+        assert self._env is not None
+        native = cast("CarRacingVectorEnv", self._env.unwrapped)
+        env, actions = native.get_state([int(self._running[row])]), self._actions[row : row + 1]
+        frame = self._running_frames()[row : row + 1].cpu().numpy().copy()
+        return Moment(env, actions.clone(), state, frame, self._clips.before(row))
 
     @torch.inference_mode()
     def resume(self, moments: Sequence[Moment], seeds: Sequence[int]) -> Tensor:
@@ -165,11 +170,11 @@ class RealWorld:
         Returns:
             features (N, F) float32.
         """
-        env = cast("CarRacingVectorEnv", self._begin(seeds))
+        env = cast("CarRacingVectorEnv", self._begin(seeds).unwrapped)
         with spending("simulating"):
             for index, moment in enumerate(moments):
                 env.set_state(moment.env, [index])
-        self._observations = np.concatenate([moment.env["frames"] for moment in moments])
+        self._observations = np.concatenate([moment.frame for moment in moments])
         self._actions = torch.cat([moment.actions for moment in moments])
         self._clips.resume([moment.frames for moment in moments])
         states = [moment.state for moment in moments if moment.state is not None]
