@@ -181,6 +181,7 @@ def test_learning_rates_fall_over_the_whole_training(tmp_path: Path) -> None:
 # --- evaluation and report
 
 
+@pytest.mark.system
 def test_a_baseline_is_evaluated_reported_and_compared(smoke: Path, copy: Path) -> None:
     trained(copy, PPO, "run=it")
     words = ("preset=smoke", "run=it", "env.max_steps=12", "evaluate.engine=native")
@@ -204,6 +205,7 @@ def test_a_baseline_is_evaluated_reported_and_compared(smoke: Path, copy: Path) 
         assert {"it", "smoke", "random policy"} <= lines
 
 
+@pytest.mark.system
 def test_a_baseline_is_trained_in_the_learned_model_and_judged_in_both(
     smoke: Path, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_updates_by_gradients_take_their_steps_at_the_measured_rate() -> None:
     assert (plan.process, plan.workers) == (6000, 0)
 
 
+@pytest.mark.system
 def test_a_plan_of_updates_by_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = composed(
         *("stage=plan", "preset=smoke", "controller.world=dream", "workers.processes=0"),
@@ -281,6 +282,7 @@ def test_a_plan_is_what_its_rates_say(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["plan.json", "smoke"]
 
 
+@pytest.mark.system
 def test_a_plan_of_a_search_in_the_learned_model_and_of_its_bootstrap_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ def collected(data: Path, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.system
 def test_episodes_are_added_until_there_are_enough_frames(tmp_path: Path) -> None:
     manifest = collected(tmp_path / "one", *BUDGET, ALONE)
     episodes = EpisodeSet.open([tmp_path / "one/r/rollouts"])

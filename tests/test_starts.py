@@ -314,6 +314,7 @@ def test_known_episodes_are_not_encoded_again(smoke: Path, tmp_path: Path) -> No
 # --- commands
 
 
+@pytest.mark.system
 def test_rounds_keep_encoder_and_latents_and_begin_at_moments(tmp_path: Path) -> None:
     dream = ("controller.world=dream", "controller.starts=recorded", ALONE)
     rounds = ("stage=iterate", "preset=smoke", "iterate.rounds=2")
