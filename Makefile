@@ -28,12 +28,12 @@ unit: export OMP_NUM_THREADS = 1
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
-# The tests of `make test` once more, with the lines and branches that they run: fails below the
-# share in pyproject.toml. Tracing takes as long as the tests.
+# The lines and branches that the tests run, those of `make test` and the longer ones beside them:
+# fails below the share in pyproject.toml. Tracing takes as long as the tests.
 coverage: export OMP_NUM_THREADS = 1
 coverage: $(VENV)/.dev
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest $(SIDE_BY_SIDE) --quiet
+	$(BIN)/coverage run -m pytest $(SIDE_BY_SIDE) --quiet -m "not slow" --ignore tests/system
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
