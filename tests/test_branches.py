@@ -360,6 +360,25 @@ def test_branches_do_not_depend_on_kills_and_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
+def test_where_actions_repeat_a_branch_begins_as_long_before_the_failure(tmp_path: Path) -> None:
+    words = [word for word in FAILING if "branch_steps" not in word and "stall" not in word]
+    longer = ("env.max_steps=1000", "rollouts.max_steps=250", "rollouts.stall_steps=25")
+    more = ("env.frame_skip=4", "rollouts.noise=0.1", "rollouts.branches=12")
+    done = run(tmp_path, *words, *longer, *more, ALONE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    episodes = episodes_of(EpisodeSet.open([tmp_path / "smoke/rollouts"]))
+    before = []
+    for branch in episodes.values():
+        if branch.parent is not None and branch.first_step > 0:
+            parent = episodes[branch.parent]
+            failed = failures(parent.rewards, bool(parent.terminated[-1]), 25)[0]
+            if failed > 25:  # none begins at the first step
+                before.append(failed - branch.first_step)
+    assert min(before) >= 6
+    assert 15 < max(before) <= 25  # 100 steps of the simulator
+
+
+@pytest.mark.system
 def test_rounds_take_these_keys(tmp_path: Path) -> None:
     keys = ("rollouts.stall_steps=8", "rollouts.branches=2", "rollouts.branch_steps=8")
     words = ("stage=iterate", "preset=smoke", "iterate.rounds=2", "rnn.failure_share=0.5", *BRIEFLY)

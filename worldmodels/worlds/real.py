@@ -154,10 +154,10 @@ class RealWorld:
             chosen = torch.tensor([row], device=self.perception.device)
             state = select_rows(self._state, chosen)
         assert self._env is not None
-        native = cast("CarRacingVectorEnv", self._env.unwrapped)
-        env, actions = native.get_state([int(self._running[row])]), self._actions[row : row + 1]
-        frame = self._running_frames()[row : row + 1].cpu().numpy().copy()
-        return Moment(env, actions.clone(), state, frame, self._clips.before(row))
+        native, index = cast("CarRacingVectorEnv", self._env.unwrapped), int(self._running[row])
+        frame = torch.as_tensor(self._observations)[index][None].cpu().numpy().copy()
+        actions = self._actions[row : row + 1].clone()
+        return Moment(native.get_state([index]), actions, state, frame, self._clips.before(row))
 
     @torch.inference_mode()
     def resume(self, moments: Sequence[Moment], seeds: Sequence[int]) -> Tensor:
