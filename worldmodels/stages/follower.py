@@ -79,7 +79,8 @@ def main() -> int:
     rank, size, port = (int(word) for word in sys.argv[1:4])
     print("ready", flush=True)
     device = torch.device(sys.argv[4])
-    return _serve(launch.join(rank, size, port, device), answer_signals=False, debug=False)
+    with launch.joined(rank, size, port, device) as ranks:
+        return _serve(ranks, answer_signals=False, debug=False)
 
 
 if __name__ == "__main__":

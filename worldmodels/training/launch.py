@@ -232,8 +232,9 @@ def _start(
     )
 
 
-def join(rank: int, size: int, port: int, device: torch.device) -> Ranks:
-    """Join the process group of the rank 0 that has started this process.
+@contextlib.contextmanager
+def joined(rank: int, size: int, port: int, device: torch.device) -> Iterator[Ranks]:
+    """The process group of the rank 0 that has started this process, for as long as it trains.
 
     Args:
         rank: of this process.
@@ -242,7 +243,12 @@ def join(rank: int, size: int, port: int, device: torch.device) -> Ranks:
         device: that this process computes on.
     """
     _use_loopback()
-    return _join(rank, size, TCPStore("127.0.0.1", port), device)
+    try:
+        yield _join(rank, size, TCPStore("127.0.0.1", port), device)
+    finally:
+        # A thread of gloo that still runs while the interpreter ends aborts the process.
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 def _join(rank: int, size: int, store: TCPStore, device: torch.device) -> Ranks:
