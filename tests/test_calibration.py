@@ -94,6 +94,7 @@ class Clock(nn.Module):
 
     mixed_precision = False
     latent_size, action_size, sampled, predicts_reward = 2, 2, False, True
+    termination_pos_weight = 1.0
     state_features: dict[str, int] = {}  # noqa: RUF012  (of the protocol)
 
     def __init__(self, optimism: float = 0.0, immortal: bool = False) -> None:

@@ -201,13 +201,15 @@ def test_a_completed_lap_is_no_termination_where_a_stall_is_one(tmp_path: Path) 
     assert found[FailureEnd(7, 40)] == {(12, 0), (38, 1), (60, 1)}
 
 
-@pytest.mark.parametrize("probability", [0.05, 0.7])
-def test_terminations_are_drawn_with_their_probability(probability: float) -> None:
+@pytest.mark.parametrize(("probability", "weight"), [(0.05, 1.0), (0.7, 1.0), (0.05, 40.0)])
+def test_terminations_are_drawn_with_their_probability(probability: float, weight: float) -> None:
+    """Odds that a weight of terminations in training has made larger are divided by it."""
     torch.manual_seed(0)
-    model = MDNRNN(LATENT, ACTION, 8, 2)
+    model = MDNRNN(LATENT, ACTION, 8, 2, termination_pos_weight=weight)
+    odds = weight * probability / (1 - probability)
     with torch.no_grad():
         model.head.weight[-1] = 0.0
-        model.head.bias[-1] = float(np.log(probability / (1 - probability)))
+        model.head.bias[-1] = float(np.log(odds))
     first = FirstLatents(*np.zeros((2, 3, LATENT), np.float32))
 
     def lengths(rule: SamplingRule, seeds: range) -> np.ndarray:
@@ -223,7 +225,7 @@ def test_terminations_are_drawn_with_their_probability(probability: float) -> No
         assert stats.binomtest(int(count), 2000, expected.pmf(length)).pvalue > 1e-3
     np.testing.assert_array_equal(lengths(rule, range(500, 600)), drawn[500:600])
     certain = lengths(SamplingRule(), range(10))
-    assert (certain == (1 if probability > 0.5 else 200)).all()
+    assert (certain == (1 if odds > 1 else 200)).all()
 
 
 class _Still:

@@ -171,8 +171,7 @@ def make_dream(
         pessimism: standard deviations of the members' rewards that are subtracted from their mean.
         starts: episodes begin at "first" latents of recorded ones, or at any "recorded" moment, if
             the agent was trained so (``controller.starts``).
-        sampled_termination: episodes terminate with the predicted probability, else where that is
-            above one half.
+        sampled_termination: as ``controller.sampled_termination`` takes it.
 
     Raises:
         ConfigError: there is no agent, no such device, or an argument is out of range.

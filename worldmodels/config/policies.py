@@ -77,8 +77,8 @@ class ControllerConfig:
     """Standard deviations of the members' predicted rewards that are subtracted from their mean, in
     the learned model."""
     sampled_termination: bool = False
-    """An episode in the learned model terminates with the predicted probability, else where that is
-    above one half."""
+    """An episode in the learned model terminates with the predicted probability, else where the
+    predicted odds, which are rnn.termination_pos_weight times those of the data, are above 1."""
     starts: StartChoice = StartChoice.first
     """Where episodes in the learned model begin: at first frames of recorded episodes, or at any
     moment of them (recorded), with the dynamics model's state of that moment."""

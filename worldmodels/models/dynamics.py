@@ -6,6 +6,7 @@ environment answers to a_t (the timeline is drawn in ``worldmodels/data/shards.p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -50,7 +51,8 @@ class Prediction(NamedTuple, Generic[LatentT]):
     Args:
         latent: the distribution of z_{t+1}.
         reward: r_t.
-        termination: the logit of the probability that the episode terminates.
+        termination: a logit, above 0 where the model predicts that the episode terminates; see
+            `unweighted`.
     """
 
     latent: LatentT
@@ -80,6 +82,7 @@ class DynamicsModel(Module, Protocol):
         latent_size: dimensions of z.
         action_size: dimensions of an action.
         sampled: it is trained on samples of z from the posterior, not on its means.
+        termination_pos_weight: of the steps that terminate an episode, in training.
         mixed_precision: where training computes in bfloat16, `loss` is called under autocast; it
             keeps in float32 what needs it, such as the tails of a density.
     """
@@ -89,6 +92,11 @@ class DynamicsModel(Module, Protocol):
     latent_size: int
     action_size: int
     sampled: bool
+
+    @property
+    def termination_pos_weight(self) -> float:
+        """1 for a loss without such a weight."""
+        ...
 
     @property
     def predicts_reward(self) -> bool:
@@ -134,6 +142,22 @@ class DynamicsModel(Module, Protocol):
             from the graph.
         """
         ...
+
+
+def unweighted(model: DynamicsModel, logit: Tensor) -> Tensor:
+    """The logit of the probability that the episode terminates.
+
+    A model whose cross entropy gives terminations the weight w predicts odds that are w times too
+    large (King and Zeng 2001, "Logistic regression in rare events data", section 4.1).
+
+    Args:
+        model: that predicts.
+        logit: `Prediction.termination`, (...).
+
+    Returns:
+        (...).
+    """
+    return logit - math.log(model.termination_pos_weight)
 
 
 def select_rows(state: State, index: Tensor | slice) -> State:

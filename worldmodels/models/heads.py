@@ -231,7 +231,13 @@ class MixtureDynamics(nn.Module, ABC):
             "shared_mixture": self.head.shared_mixture,
             "is_first": self.is_first,
             "reward_weight": self.objective.reward_weight,
+            "termination_pos_weight": self.objective.termination_pos_weight,
         }
+
+    @property
+    def termination_pos_weight(self) -> float:
+        """The weight of terminations in the loss."""
+        return self.objective.termination_pos_weight
 
     @property
     def predicts_reward(self) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from worldmodels.models.actor_critic import ActorCritic
-from worldmodels.models.dynamics import DynamicsModel, State, select_rows
+from worldmodels.models.dynamics import DynamicsModel, State, select_rows, unweighted
 from worldmodels.models.features import FeatureSpec
 from worldmodels.training.compiling import compiled
 
@@ -245,7 +245,7 @@ class ImaginationTask:
             uniform = torch.rand(rows, size, device=device)
             normal = torch.randn(rows, size, device=device)
             latents = prediction.latent.sample(uniform, normal, options.temperature)
-            survived = torch.sigmoid(-prediction.termination)
+            survived = torch.sigmoid(-unweighted(dynamics, prediction.termination))
             # Without predicted rewards each step that does not terminate is worth 1.
             rewards.append(prediction.reward if dynamics.predicts_reward else survived)
             continues.append(survived)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from worldmodels.data.latents import FirstLatents
 from worldmodels.data.starts import Starts
-from worldmodels.models.dynamics import DynamicsModel, State, select_rows
+from worldmodels.models.dynamics import DynamicsModel, State, select_rows, unweighted
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.spent import spending
 from worldmodels.worlds.members import Members, SamplingRule
@@ -104,8 +104,8 @@ class DreamWorld:
 
     @torch.inference_mode()
     def step(self, actions: Tensor) -> Step:
-        """Sample z_{t+1}, predict the reward, and terminate where the predicted probability of
-        termination is above one half; with `sampled_termination`, with that probability.
+        """Sample z_{t+1}, predict the reward, and terminate where the predicted logit is above 0;
+        with `sampled_termination`, with the probability of `unweighted` logits.
 
         With a model that does not predict rewards, the reward of each step that does not terminate
         is 1. What the members of an ensemble do is in `worldmodels.worlds.members`. No step is
@@ -141,7 +141,7 @@ class DreamWorld:
         if not self._rule.sampled_termination:
             return (logits > 0).cpu().numpy()
         drawn = self._termination.uniform(self._time, 1).squeeze(1)
-        return (drawn < logits.sigmoid()).cpu().numpy()
+        return (drawn < unweighted(self._dynamics, logits).sigmoid()).cpu().numpy()
 
     @torch.inference_mode()
     def features(self) -> Tensor:

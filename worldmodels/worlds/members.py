@@ -34,8 +34,8 @@ class SamplingRule:
         each_step: a member is drawn in each step, else for each episode.
         pessimism: standard deviations (of the population of members) of the predicted rewards that
             are subtracted from their mean.
-        sampled_termination: an episode terminates with the predicted probability, else where that
-            is above one half.
+        sampled_termination: an episode terminates with the predicted probability, else where the
+            predicted logit is above 0 (`worldmodels.models.dynamics.unweighted`).
     """
 
     each_step: bool = True
