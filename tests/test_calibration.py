@@ -239,13 +239,14 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_the_largest_return_is_over_as_many_steps_as_the_dream(tmp_path: Path) -> None:
     latents = recorded(tmp_path, (10, 40), (-9.0, None))
     returns = [latents.episode(number).rewards.sum() for number in range(2)]
-    assert largest_return(latents, 1000, True) == pytest.approx(returns[1] * 1000 / 40, rel=1e-5)
-    assert largest_return(latents, 20, True) == pytest.approx(latents.read(1, 0, 20).rewards.sum())
-    assert largest_return(latents, 5, False) == 5  # steps survived
+    assert largest_return(latents, 1000, None) == pytest.approx(returns[1] * 1000 / 40, rel=1e-5)
+    assert largest_return(latents, 20, None) == pytest.approx(latents.read(1, 0, 20).rewards.sum())
+    assert largest_return(latents, 5, 1) == 5  # steps survived
+    assert largest_return(latents, 5, 4) == 20
     (tmp_path / "other").mkdir()
     ended = recorded(tmp_path / "other", (10,), (-9.0,))
-    assert largest_return(ended, 1000, True) == pytest.approx(returns[0], rel=1e-5)
-    assert largest_return(ended, 1000, False) == 9
+    assert largest_return(ended, 1000, None) == pytest.approx(returns[0], rel=1e-5)
+    assert largest_return(ended, 1000, 1) == 9
 
 
 # --- the linear probe

@@ -140,3 +140,34 @@ def test_an_agent_plays_with_the_frame_skip_that_it_was_trained_with(tmp_path: P
     (agent / "agent.json").write_text(json.dumps({**description, "frame_skip": 0}))
     with pytest.raises(WorldModelsError, match="frame_skip is 0: it has to be 1 to 100"):
         worldmodels.load_agent(agent)
+
+
+def test_a_model_without_rewards_counts_the_steps_of_the_simulator(tmp_path: Path) -> None:
+    words = ("stage=all", "preset=smoke", "controller.world=dream", "rnn.reward_weight=0")
+    done = run(
+        tmp_path,
+        *words,
+        "env.frame_skip=2",
+        "rollouts.max_steps=15",
+        *BRIEFLY,
+        ALONE,
+        "evaluate.episodes=16",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    manifest, scores = (
+        json.loads((tmp_path / "smoke" / path).read_text())
+        for path in ("controller/manifest.json", "evaluate/scores.json")
+    )
+    limit = manifest["config"]["controller.max_steps"]
+    assert manifest["summary"]["recorded_best"] == 2 * limit  # no recorded episode terminates
+    log = (tmp_path / "smoke/evaluate/dreams.jsonl").read_text().splitlines()
+    lengths = [length for line in log for length in json.loads(line)["lengths"]]
+    returns = scores["agent in the dream"]["returns"]
+    assert len(returns) == 16
+    assert max(returns) > 1
+    for length, found in zip(lengths, returns, strict=True):
+        assert found in (2 * length, 2 * (length - 1))  # a step that terminates is worth nothing
+    with closing(worldmodels.make_dream(tmp_path / "smoke/controller/agent", 3)) as env:
+        env.reset(seed=1)
+        _, reward, terminated, *_ = env.step(env.action_space.sample())
+        np.testing.assert_array_equal(reward, 2.0 * ~terminated)

@@ -183,7 +183,7 @@ def make_dream(
     if max_steps is None:
         max_steps = env_spec(_env_of(config, {})).max_steps
     each_step = _chosen("member_sampling", member_sampling, MemberSampling) is MemberSampling.step
-    rule = SamplingRule(each_step, pessimism, sampled_termination)
+    rule = SamplingRule(each_step, pessimism, sampled_termination, config.frame_skip)
     _check_dream(rule, temperature, num_envs=num_envs, max_steps=max_steps)
     check_rule("", rule, (trained.dynamics, *trained.others))
     begin = _chosen("starts", starts, StartChoice) is StartChoice.recorded

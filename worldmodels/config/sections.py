@@ -187,7 +187,7 @@ class RNNConfig:
     """Further input: 1 in the first step of an episode, else 0."""
     reward_weight: float = number(0.1, 0, HUGE)
     """Weight of the reward's loss; 0: no reward is predicted, and a return in the learned model is
-    the number of steps survived."""
+    the number of the simulator's steps survived."""
     termination_weight: float = number(1.0, 0, HUGE)
     """Weight of the termination's cross entropy."""
     termination_pos_weight: float = number(1.0, 0, HUGE, above=True)

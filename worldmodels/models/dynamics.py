@@ -100,7 +100,8 @@ class DynamicsModel(Module, Protocol):
 
     @property
     def predicts_reward(self) -> bool:
-        """Whether rewards are predicted; if not, each step that does not end is worth 1."""
+        """Whether rewards are predicted; if not, each step that does not terminate is worth as
+        much (`worldmodels.worlds.members.SamplingRule`)."""
         ...
 
     @property

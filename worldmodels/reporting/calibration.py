@@ -272,7 +272,7 @@ def counted_rewards(rewards: np.ndarray, terminated: np.ndarray, rewarded: bool)
     return np.asarray(rewards if rewarded else ~terminated, np.float64)
 
 
-def largest_return(latents: LatentSet, max_steps: int, rewarded: bool) -> float:
+def largest_return(latents: LatentSet, max_steps: int, survived: int | None) -> float:
     """The largest recorded return over `max_steps` steps.
 
     An episode that a time limit ended earlier counts with its mean reward in the steps that are
@@ -281,14 +281,14 @@ def largest_return(latents: LatentSet, max_steps: int, rewarded: bool) -> float:
     Args:
         latents: encoded episodes.
         max_steps: time limit of the episodes that are compared with it.
-        rewarded: the model predicts rewards; see `counted_rewards`.
+        survived: what each step that does not terminate is worth; None: the model predicts rewards.
 
     Raises:
         DataError: the file of latents is damaged.
     """
     returns = []
     for rewards, terminated in latents.outcomes():
-        counted = counted_rewards(rewards, terminated, rewarded)[:max_steps]
+        counted = counted_rewards(rewards, terminated, survived is None)[:max_steps]
         short = not terminated[: len(counted)].any()
         returns.append(counted.sum() * (max_steps / len(counted) if short else 1.0))
-    return float(max(returns))
+    return float(max(returns)) * (survived or 1)

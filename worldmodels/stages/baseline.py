@@ -194,7 +194,7 @@ def _world(context: Context, folder: Path) -> _World:
     dynamics = members[0]
     check_features(dynamics, config.features)
     check_latents(dynamics, features)
-    check_rule("controller.", sampling_rule(config), members)
+    check_rule("controller.", sampling_rule(context.config), members)
     spec = dream_spec(
         context, models.dynamics, features, starts_of(context, folder, models, dynamics)
     )

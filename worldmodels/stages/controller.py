@@ -19,7 +19,7 @@ from worldmodels.config.choices import (
     Optimizer,
     WorldKind,
 )
-from worldmodels.config.policies import ControllerConfig
+from worldmodels.config.schema import Config
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
@@ -92,7 +92,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     check_features(dynamics, config.features)
     if config.world is WorldKind.dream:
         check_latents(dynamics, joined.features)
-        check_rule("controller.", sampling_rule(config), members)
+        check_rule("controller.", sampling_rule(context.config), members)
     agent = folder.path / "agent"
     subspace = subspace_of(context, agent, models, dynamics, joined)
     search = Search(
@@ -165,7 +165,8 @@ def _recorded_best(context: Context, models: Models, dynamics: DynamicsModel) ->
         return None
     if models.latents is not None:
         latents = LatentSet(models.latents)
-        return largest_return(latents, config.max_steps, dynamics.predicts_reward)
+        skip = None if dynamics.predicts_reward else context.config.env.frame_skip or 1
+        return largest_return(latents, config.max_steps, skip)
     if config.exploitation_patience is not None:
         raise ConfigError(
             f"controller.exploitation_patience={config.exploitation_patience}: the agent of base="
@@ -239,13 +240,16 @@ def dream_spec(
         features: of the controller.
         starts: file of the moments at which episodes begin; None for first latents.
     """
-    config = context.config.controller
-    return context.runtime.dream(
-        dynamics, features, config.temperature, sampling_rule(config), starts
-    )
+    rule, temperature = sampling_rule(context.config), context.config.controller.temperature
+    return context.runtime.dream(dynamics, features, temperature, rule, starts)
 
 
-def sampling_rule(config: ControllerConfig) -> SamplingRule:
+def sampling_rule(config: Config) -> SamplingRule:
     """How the predictions of the learned model become steps."""
-    each_step = config.member_sampling is MemberSampling.step
-    return SamplingRule(each_step, config.pessimism, config.sampled_termination)
+    own = config.controller
+    return SamplingRule(
+        own.member_sampling is MemberSampling.step,
+        own.pessimism,
+        own.sampled_termination,
+        config.env.frame_skip or 1,
+    )

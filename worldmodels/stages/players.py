@@ -128,6 +128,7 @@ def _dream(
         config.get("controller.member_sampling") != MemberSampling.episode.name,
         config.get("controller.pessimism", 0.0),
         config.get("controller.sampled_termination", False),
+        context.config.env.frame_skip or 1,
     )
     recorded = config.get("controller.starts") == StartChoice.recorded.name
     temperature, starts = config["controller.temperature"], parts / STARTS if recorded else None

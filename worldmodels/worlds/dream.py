@@ -108,9 +108,10 @@ class DreamWorld:
         with `sampled_termination`, with the probability of `unweighted` logits.
 
         With a model that does not predict rewards, the reward of each step that does not terminate
-        is 1. What the members of an ensemble do is in `worldmodels.worlds.members`. No step is
-        truncated: `rollout` and `DreamVectorEnv` have the time limit. Episodes that have ended
-        continue until they are dropped by `keep` or replaced by `restart`.
+        is the number of the simulator's steps, `SamplingRule.frame_skip`. What the members of an
+        ensemble do is in `worldmodels.worlds.members`. No step is truncated: `rollout` and
+        `DreamVectorEnv` have the time limit. Episodes that have ended continue until they are
+        dropped by `keep` or replaced by `restart`.
 
         Args:
             actions: a_t, (N, A) float32, in the ranges of the environment's action space.
@@ -131,7 +132,7 @@ class DreamWorld:
         terminated = self._terminated(imagined.termination)
         reward = imagined.reward
         if reward is None:
-            reward = (~terminated).astype(np.float64)
+            reward = self._rule.frame_skip * (~terminated).astype(np.float64)
         self._time = self._time + 1
         truncated = np.zeros_like(terminated)
         return Step(self.features(), reward, terminated, truncated, imagined.disagreement)

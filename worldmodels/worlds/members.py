@@ -36,11 +36,14 @@ class SamplingRule:
             are subtracted from their mean.
         sampled_termination: an episode terminates with the predicted probability, else where the
             predicted logit is above 0 (`worldmodels.models.dynamics.unweighted`).
+        frame_skip: steps of the simulator for each step: the reward of a step that does not
+            terminate, where the model predicts none.
     """
 
     each_step: bool = True
     pessimism: float = 0.0
     sampled_termination: bool = False
+    frame_skip: int = 1
 
 
 def check_rule(prefix: str, rule: SamplingRule, members: Sequence[DynamicsModel]) -> None:

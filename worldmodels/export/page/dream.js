@@ -47,14 +47,15 @@ export class Dream {
     return this.agent.act(this.now);
   }
 
-  /** One step; with a model that predicts no rewards, a step that does not end is worth 1. */
+  /** One step; with a model that predicts no rewards, each of the game's steps is worth 1. */
   async step(action) {
     const { agent, time } = this;
     const uniform = this.uniform.uniform(time, agent.size);
     const normal = this.normal.normal(time, agent.size);
     this.now = await agent.predict(this.now, action, uniform, normal, this.temperature);
     this.termination = this.now.termination;
-    this.reward = agent.description.predicts_reward ? this.now.reward : Number(!this.ended);
+    const { frame_skip, predicts_reward } = agent.description;
+    this.reward = predicts_reward ? this.now.reward : frame_skip * !this.ended;
     this.return += this.reward;
     this.time += 1;
   }
