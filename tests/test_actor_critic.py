@@ -203,6 +203,23 @@ def test_a_penalty_lowers_the_return_of_steps_that_may_terminate() -> None:
     assert logs[1]["return"].item() == pytest.approx(lowered.item(), abs=1e-5)
 
 
+def test_odds_that_a_weight_of_terminations_has_made_larger_are_divided_by_it() -> None:
+    torch.manual_seed(0)
+    plain = frozen(MDNRNN(Z, A, H))
+    weighted = frozen(MDNRNN(Z, A, H, termination_pos_weight=10.0))
+    weighted.load_state_dict(plain.state_dict())
+    with torch.no_grad():
+        weighted.head.bias[-1] += np.log(10.0)
+    module = ActorCritic(Z + H, SPEC, OPTIONS.discount)
+    logs = []
+    for dynamics in (plain, weighted):
+        torch.manual_seed(1)
+        logs.append(task(dynamics, module).loss(np.arange(6), None)[1])
+    assert logs[0]["termination"] > 0.1
+    for name, value in logs[0].items():
+        torch.testing.assert_close(logs[1][name], value)
+
+
 def test_training_raises_the_return_and_the_critic_learns_it() -> None:
     torch.manual_seed(0)
     dynamics = frozen(MDNRNN(Z, A, H))

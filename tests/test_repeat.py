@@ -167,6 +167,11 @@ def test_a_model_without_rewards_counts_the_steps_of_the_simulator(tmp_path: Pat
     assert max(returns) > 1
     for length, found in zip(lengths, returns, strict=True):
         assert found in (2 * length, 2 * (length - 1))  # a step that terminates is worth nothing
+    other = ("env.frame_skip=1", *BRIEFLY, ALONE, "evaluate.episodes=16")
+    done = run(tmp_path, "stage=evaluate", "preset=smoke", *other, "overwrite=true")
+    assert done.returncode == 0, done.stdout + done.stderr
+    scores = json.loads((tmp_path / "smoke/evaluate/scores.json").read_text())
+    assert scores["agent in the dream"]["returns"] == returns  # as it was trained
     with closing(worldmodels.make_dream(tmp_path / "smoke/controller/agent", 3)) as env:
         env.reset(seed=1)
         _, reward, terminated, *_ = env.step(env.action_space.sample())

@@ -11,6 +11,7 @@ from command import ALONE, BRIEFLY, FEW_FRAMES, error_line, run
 from scipy import stats
 
 import worldmodels
+from worldmodels.agents.model_files import load_dynamics, save_dynamics
 from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
@@ -202,7 +203,9 @@ def test_a_completed_lap_is_no_termination_where_a_stall_is_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("probability", "weight"), [(0.05, 1.0), (0.7, 1.0), (0.05, 40.0)])
-def test_terminations_are_drawn_with_their_probability(probability: float, weight: float) -> None:
+def test_terminations_are_drawn_with_their_probability(
+    tmp_path: Path, probability: float, weight: float
+) -> None:
     """Odds that a weight of terminations in training has made larger are divided by it."""
     torch.manual_seed(0)
     model = MDNRNN(LATENT, ACTION, 8, 2, termination_pos_weight=weight)
@@ -211,9 +214,11 @@ def test_terminations_are_drawn_with_their_probability(probability: float, weigh
         model.head.weight[-1] = 0.0
         model.head.bias[-1] = float(np.log(odds))
     first = FirstLatents(*np.zeros((2, 3, LATENT), np.float32))
+    save_dynamics(tmp_path / "rnn.safetensors", model, first)
+    read = load_dynamics(tmp_path / "rnn.safetensors")
 
     def lengths(rule: SamplingRule, seeds: range) -> np.ndarray:
-        world = DreamWorld(model, first, 1.0, FeatureSpec(), rule=rule)
+        world = DreamWorld(read, first, 1.0, FeatureSpec(), rule=rule)
         policy = _Still()
         return rollout(world, policy, seeds, 200).lengths
 

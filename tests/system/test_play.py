@@ -35,6 +35,7 @@ from worldmodels.worlds.dream import (
     START_STREAM,
     DreamWorld,
 )
+from worldmodels.worlds.members import SamplingRule
 from worldmodels.worlds.noise import EpisodeNoise
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
@@ -155,6 +156,7 @@ DREAM = """async ({ start, seed, actions, temperature }) => {
     const { Dream } = await import("./dream.js");
     const dream = new Dream(await Agent.load());
     dream.temperature = temperature;
+    dream.agent.description.frame_skip = 4;
     dream.begin(start, seed);
     const found = { latents: [[...dream.now.latent]], rewards: [], terminated: [], uniform: [],
         normal: [], chosen: [] };
@@ -184,7 +186,8 @@ def test_a_dream_is_the_same_as_in_python(opened: Opened) -> None:
     found = opened.page.evaluate(DREAM, {**values, "temperature": temperature})
 
     latent = opened.begin(start, seed)
-    world = DreamWorld(agent.dynamics, first, temperature, agent.config.features)
+    rule = SamplingRule(frame_skip=4)
+    world = DreamWorld(agent.dynamics, first, temperature, agent.config.features, rule=rule)
     world.begin(torch.from_numpy(latent)[None], [seed])
     latents, rewards, terminated = [latent], [], []
     for action in actions:

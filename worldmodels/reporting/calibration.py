@@ -167,7 +167,8 @@ def _spread(values: Sequence[Any] | np.ndarray, count: int) -> list[Any]:
 
 
 def _recorded(episode: EncodedEpisode, rewarded: bool) -> _Recorded:
-    rewards = counted_rewards(episode.rewards, episode.terminated, rewarded)
+    survived = None if rewarded else 1
+    rewards = counted_rewards(episode.rewards, episode.terminated, survived)
     within = failing(rewards, episode.terminated, rewarded)
     return _Recorded(rewards, within, bool(episode.terminated[-1]))
 
@@ -261,15 +262,17 @@ def _around(recorded: Sequence[_Recorded], begun: Moments, predicted: _Predicted
     )
 
 
-def counted_rewards(rewards: np.ndarray, terminated: np.ndarray, rewarded: bool) -> np.ndarray:
+def counted_rewards(
+    rewards: np.ndarray, terminated: np.ndarray, survived: int | None
+) -> np.ndarray:
     """The recorded rewards (T,) that are comparable with those of the learned model, float64.
 
     Args:
         rewards: of an episode, (T,).
         terminated: (T,) bool.
-        rewarded: the model predicts rewards; if not, each step that does not terminate is worth 1.
+        survived: what each step that does not terminate is worth; None: the model predicts rewards.
     """
-    return np.asarray(rewards if rewarded else ~terminated, np.float64)
+    return np.asarray(rewards if survived is None else survived * ~terminated, np.float64)
 
 
 def largest_return(latents: LatentSet, max_steps: int, survived: int | None) -> float:
@@ -281,14 +284,14 @@ def largest_return(latents: LatentSet, max_steps: int, survived: int | None) -> 
     Args:
         latents: encoded episodes.
         max_steps: time limit of the episodes that are compared with it.
-        survived: what each step that does not terminate is worth; None: the model predicts rewards.
+        survived: as `counted_rewards` takes it.
 
     Raises:
         DataError: the file of latents is damaged.
     """
     returns = []
     for rewards, terminated in latents.outcomes():
-        counted = counted_rewards(rewards, terminated, survived is None)[:max_steps]
+        counted = counted_rewards(rewards, terminated, survived)[:max_steps]
         short = not terminated[: len(counted)].any()
         returns.append(counted.sum() * (max_steps / len(counted) if short else 1.0))
-    return float(max(returns)) * (survived or 1)
+    return float(max(returns))

@@ -104,12 +104,18 @@ def player_of(context: Context) -> tuple[Player, dict[str, str]]:
     real = context.runtime.real(engine, folder / "vae.safetensors", dynamics, features)
     dream = None
     if context.inputs.model is None and run.has("controller"):
-        dream = _dream(context, run.manifest("controller"), dynamics, features, folder)
+        skip, manifest = agent.config.frame_skip, run.manifest("controller")
+        dream = _dream(context, manifest, dynamics, features, folder, skip)
     return _AgentPlayer(agent, real, dream), inputs
 
 
 def _dream(
-    context: Context, manifest: dict[str, Any], dynamics: Path, features: FeatureSpec, parts: Path
+    context: Context,
+    manifest: dict[str, Any],
+    dynamics: Path,
+    features: FeatureSpec,
+    parts: Path,
+    frame_skip: int,
 ) -> Dream | None:
     """The learned model in which a stage trained.
 
@@ -119,6 +125,7 @@ def _dream(
         dynamics: file of the dynamics model.
         features: of the player.
         parts: folder of the moments at which episodes begin.
+        frame_skip: with which it was trained.
     """
     if manifest["summary"]["world"] != WorldKind.dream.name:
         return None
@@ -128,7 +135,7 @@ def _dream(
         config.get("controller.member_sampling") != MemberSampling.episode.name,
         config.get("controller.pessimism", 0.0),
         config.get("controller.sampled_termination", False),
-        context.config.env.frame_skip or 1,
+        frame_skip,
     )
     recorded = config.get("controller.starts") == StartChoice.recorded.name
     temperature, starts = config["controller.temperature"], parts / STARTS if recorded else None
@@ -184,9 +191,9 @@ def _baseline(context: Context) -> _BaselinePlayer:
     size = features.size(dynamics.latent_size, dynamics)
     source = BaselinePolicy(path, policy_spec(context, manifest["config"], size))
     real = context.runtime.real(engine, models.encoder, models.dynamics, features)
-    return _BaselinePlayer(
-        source, real, _dream(context, manifest, models.dynamics, features, folder)
-    )
+    skip = context.config.env.frame_skip or 1  # its manifest does not say
+    dream = _dream(context, manifest, models.dynamics, features, folder, skip)
+    return _BaselinePlayer(source, real, dream)
 
 
 def _features(config: dict[str, Any]) -> FeatureSpec:
