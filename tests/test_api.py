@@ -20,7 +20,9 @@ from worldmodels.errors import ConfigError, DataError, WorldModelsError, install
 from worldmodels.files.atomic import read_json
 
 ROOT = Path(__file__).resolve().parent.parent
-CARRACING, TAKECOVER = (ROOT / "pretrained" / name for name in ("carracing", "takecover"))
+CARRACING, DREAMT, TAKECOVER = (
+    ROOT / "pretrained" / name for name in ("carracing", "carracing-dream", "takecover")
+)
 
 
 @pytest.fixture
@@ -85,6 +87,22 @@ def test_the_policy_drives_gymnasiums_environment_as_the_pipeline_does(
     assert judged.lengths.tolist() == [20]
 
 
+def test_an_agent_with_a_frame_skip_repeats_its_actions_in_an_environment_without() -> None:
+    policy = worldmodels.load_agent(DREAMT)
+    taken, driven = [], 0.0
+    with closing(gymnasium.make("CarRacing-v3")) as env:
+        frame, _ = env.reset(seed=3)
+        policy.reset(seed=3)
+        for _ in range(20):
+            taken.append(np.asarray(policy.act(frame)).tolist())
+            frame, reward, *_ = env.step(np.array(taken[-1], np.float32))
+            driven += float(reward)
+    assert all(taken[step] == taken[step - step % 4] for step in range(20))
+    assert len({*map(tuple, taken)}) == 5
+    judged = worldmodels.evaluate(policy, episodes=1, first_seed=3, max_steps=20)
+    assert judged.returns.tolist() == [pytest.approx(driven, abs=1e-4)]
+
+
 @pytest.mark.system
 def test_the_policy_plays_take_cover_as_the_pipeline_does() -> None:
     pytest.importorskip("vizdoom", reason=f"ViZDoom is not installed: {install('doom')}")
@@ -101,7 +119,10 @@ def test_the_policy_plays_take_cover_as_the_pipeline_does() -> None:
     assert judged.terminated.all()
 
 
-def test_a_batch_is_acted_in_as_each_of_its_episodes_alone(sampling: Path) -> None:
+@pytest.mark.parametrize("frame_skip", [1, 2])
+def test_a_batch_is_acted_in_as_each_of_its_episodes_alone(frame_skip: int, sampling: Path) -> None:
+    config = dataclasses.replace(load_config(sampling), frame_skip=frame_skip)
+    save_config(sampling, config)
     batch = worldmodels.load_agent(sampling)
     alone = [worldmodels.load_agent(sampling) for _ in range(3)]
     frames = pictures(6, 3, 96, 96, 3)

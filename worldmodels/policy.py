@@ -13,7 +13,7 @@ from torch import Tensor
 from worldmodels.agents.description import AgentConfig
 from worldmodels.agents.folder import Agent
 from worldmodels.errors import WorldModelsError
-from worldmodels.models.dynamics import State, reset_rows
+from worldmodels.models.dynamics import State, replace_rows, reset_rows
 from worldmodels.system.devices import has_bfloat16
 from worldmodels.worlds.clips import Clips
 from worldmodels.worlds.noise import EpisodeNoise
@@ -26,7 +26,9 @@ class AgentPolicy:
 
     A frame is cropped, reduced and encoded; the controller computes the action from the latent and
     the dynamics model's state; the state is advanced with the action, for the next call. So `act`
-    is called once for each step of the environment, and `reset` where an episode begins.
+    is called once for each step of the environment, and `reset` where an episode begins. An agent
+    that was trained with a frame skip decides in one call of so many, and returns the same action
+    in those between.
 
     Args:
         agent: encoder, dynamics model and controller; the policy takes over the models.
@@ -47,7 +49,7 @@ class AgentPolicy:
     _noise: EpisodeNoise
     _state: State  # of the dynamics model, after the step before
     _actions: Tensor  # (N, action), of the step before
-    _time: Tensor  # (N,) int64, steps since the episode began
+    _time: Tensor  # (N,) int64, steps of the environment since the episode began
     _clips: Clips
     _controller: PopulationPolicy
 
@@ -120,20 +122,33 @@ class AgentPolicy:
                 f"frames: {len(pictures)} after {self._rows} in the step before; call reset() where"
                 " another batch begins"
             )
-        spec = self.config.features
-        reduced = torch.from_numpy(self.config.observation.reduce(pictures)).to(self.device)
-        clips = self._clips.add(reduced, self._time == 0)
-        latents = self._perception.latents(clips, self._noise, self._time)  # (N, latent)
-        features = spec.features(latents, self._actions, self._state, self._dynamics)
-        vectors = self._controller.act(features)  # (N, action)
-        if spec.state:
-            self._state = self._dynamics.advance(latents, vectors, self._state)
-        self._actions = vectors
+        decides = self._time % self.config.frame_skip == 0
+        if decides.any():
+            self._decide(pictures, decides)
         self._time = self._time + 1
-        actions = self.config.actions.from_vectors(vectors.cpu().numpy())
+        actions = self.config.actions.from_vectors(self._actions.cpu().numpy())
         if frames.ndim == 4:
             return actions
         return actions[0] if actions.ndim == 2 else int(actions[0])
+
+    def _decide(self, pictures: NDArray[np.uint8], rows: Tensor) -> None:
+        """Compute new actions in some rows, and advance their states.
+
+        Args:
+            pictures: uint8 (N, H, W, 3), the frames of all rows.
+            rows: (N,) bool, those that get a new action. The others, whose episodes began in other
+                steps, are computed as well and stay as they are: noise is a function of the time.
+        """
+        spec, time = self.config.features, self._time // self.config.frame_skip
+        reduced = torch.from_numpy(self.config.observation.reduce(pictures)).to(self.device)
+        clips = self._clips.add(reduced, self._time == 0, rows)
+        latents = self._perception.latents(clips, self._noise, time)  # (N, latent)
+        features = spec.features(latents, self._actions, self._state, self._dynamics)
+        vectors = self._controller.act(features)  # (N, action)
+        if spec.state:
+            advanced = self._dynamics.advance(latents, vectors, self._state)
+            self._state = replace_rows(self._state, advanced, rows)
+        self._actions = torch.where(rows.unsqueeze(1), vectors, self._actions)
 
     def _begin(self, rows: int) -> None:
         """Begin an episode in each of `rows` rows."""

@@ -168,8 +168,12 @@ def select_rows(state: State, index: Tensor | slice) -> State:
 
 def reset_rows(model: DynamicsModel, state: State, mask: Tensor) -> State:
     """A state whose rows are the initial ones where `mask` (B,) bool is True."""
-    initial = model.initial_state(len(mask), mask.device)
+    return replace_rows(state, model.initial_state(len(mask), mask.device), mask)
+
+
+def replace_rows(state: State, other: State, mask: Tensor) -> State:
+    """A state whose rows are those of `other` where `mask` (B,) bool is True."""
     return tuple(
         torch.where(mask.view(-1, *[1] * (old.dim() - 1)), new, old)
-        for new, old in zip(initial, state, strict=True)
+        for new, old in zip(other, state, strict=True)
     )

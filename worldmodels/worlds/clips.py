@@ -28,13 +28,17 @@ class Clips:
         """The next frames are the first of their episodes."""
         self._latest = self._earlier = None
 
-    def add(self, frames: Tensor, first: Tensor | None = None) -> Tensor:
+    def add(
+        self, frames: Tensor, first: Tensor | None = None, rows: Tensor | None = None
+    ) -> Tensor:
         """The clips that end with new frames.
 
         Args:
             frames: uint8 (N, S, S, 3), on the device of those before.
             first: (N,) bool, which of them are the first of an episode; None is none, or all after
                 `begin`.
+            rows: (N,) bool, the environments whose clips are kept; the others keep theirs of
+                before, and what is returned for them is of no use. None: all.
 
         Returns:
             uint8 (N, C, S, S, 3), the oldest frame first; of length 1 `frames` itself.
@@ -49,7 +53,11 @@ class Clips:
             earlier = self._earlier
         else:
             earlier = torch.where(first.view(-1, 1, 1, 1, 1), repeated, self._earlier)
-        return self._hold(torch.cat([earlier, newest], dim=1))
+        clips = torch.cat([earlier, newest], dim=1)
+        if rows is not None and self._latest is not None:
+            self._hold(torch.where(rows.view(-1, 1, 1, 1, 1), clips, self._latest))
+            return clips
+        return self._hold(clips)
 
     def keep(self, index: Tensor) -> None:
         """Keep the environments of `index`, (N,) bool or their numbers."""
