@@ -1,0 +1,221 @@
+"""Variants of the later rounds of ``preset=dream-rounds``, three seeds: hours a seed on one core.
+
+    python benchmarks/round_variants.py                     # every row, seed by seed
+    python benchmarks/round_variants.py --seed 2            # one seed
+    python benchmarks/round_variants.py horizon-5 --seed 2  # one row of it
+    python benchmarks/round_variants.py --list              # the commands, one a line
+
+Rounds 1 to 8 are those of the preset and are run once for each seed. Each row continues them with
+rounds 9 to 12, in which some keys have other values, so that rows of one seed differ in these
+rounds alone. Agents are evaluated on the same 100 tracks, on which no choice is made. Finished
+rounds are skipped, so that the script can be stopped and started again; it then writes what is
+finished to ``round_variants.json``, with the rows that are there already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from worldmodels.files.atomic import read_json, write_json
+from worldmodels.reporting.rounds import ROUNDS
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import say
+
+SEEDS = (1, 2, 3)
+COMMON, LAST = 8, 12
+"""The last round that all rows have in common, and the last of all."""
+EVALUATION = {"episodes": 100, "first_seed": 43_000}
+PRESET = Path(__file__).resolve().parents[1] / "conf" / "preset" / "dream-rounds.yaml"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table.
+
+    Args:
+        name: on the command line, and of its runs.
+        what: its first cell.
+        changes: keys of rounds 9 to 12 that differ from the preset, as nested mappings.
+    """
+
+    name: str
+    what: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+ROWS = (
+    Row("preset", "the preset"),
+    Row("failure-share", "`rnn.failure_share=0.3`", {"rnn": {"failure_share": 0.3}}),
+    Row(
+        "branches",
+        "two branches of each failure, without mirrored episodes",
+        {"rollouts": {"branches": 2, "branch_steps": 12, "mirrored_share": 0}},
+    ),
+    Row("one-sided", "without mirrored episodes", {"rollouts": {"mirrored_share": 0}}),
+    Row(
+        "failure-starts", "`controller.failure_starts=0.3`", {"controller": {"failure_starts": 0.3}}
+    ),
+    Row("horizon-5", "horizon of 5 steps", {"actor_critic": {"horizon": 5}}),
+    Row("horizon-30", "horizon of 30 steps", {"actor_critic": {"horizon": 30}}),
+    Row("no-noise", "episodes without action noise", {"rollouts": {"action_noise": 0}}),
+)
+
+
+def schedule(changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """The preset's schedule up to the last round, and what a row changes.
+
+    Args:
+        changes: of `Row`.
+    """
+    kept = [
+        one
+        for one in yaml.safe_load(PRESET.read_text())["iterate"]["schedule"]
+        if one["round"] <= LAST
+    ]
+    return [*kept, {"round": COMMON + 1, **changes, "evaluate": EVALUATION}]
+
+
+def run_name(row: Row | None, seed: int) -> str:
+    """The run of a row, or of the rounds that all rows have in common."""
+    return f"round-variants/{row.name if row else 'common'}-{seed}"
+
+
+def command(row: Row | None, seed: int, data: Path) -> list[str]:
+    """The command of a row, or of the rounds that all rows have in common.
+
+    Args:
+        row: None for those.
+        seed: of the run.
+        data: folder of the runs.
+    """
+    return [
+        *("python", "-m", "worldmodels", "stage=iterate", "preset=dream-rounds"),
+        *(f"seed={seed}", f"run={run_name(row, seed)}", f"data={data}"),
+        f"iterate.rounds={LAST if row else COMMON}",
+        f"iterate.schedule={_flow(schedule(row.changes if row else {}))}",
+    ]
+
+
+def _flow(value: Any) -> str:
+    """A value in the grammar of Hydra's command line."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_flow, value)) + "]"
+    return json.dumps(value)
+
+
+def begin(row: Row, seed: int, data: Path) -> None:
+    """Give a row the rounds that all have in common.
+
+    They are hard links, since no stage changes a file in place.
+
+    Args:
+        row: the row.
+        seed: of the run.
+        data: folder of the runs.
+    """
+    common, own = data / run_name(None, seed), data / run_name(row, seed)
+    for number in range(1, COMMON + 1):
+        target = own / f"round-{number}"
+        if not target.exists():
+            part = own / f"round-{number}.part"
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(common / f"round-{number}", part, copy_function=os.link)
+            part.rename(target)
+
+
+def measure(row: Row, seed: int, data: Path) -> dict[str, Any] | None:
+    """Rounds 9 to 12 of a run, or None where they are not finished.
+
+    Args:
+        row: the row.
+        seed: of the run.
+        data: folder of the runs.
+    """
+    path = data / run_name(row, seed) / ROUNDS
+    entries = read_json(path)["rounds"][COMMON:] if path.exists() else []
+    if len(entries) < LAST - COMMON:
+        return None
+    folders = [data / run_name(row, seed) / entry["name"] for entry in entries]
+    scores = [read_json(folder / "evaluate" / "scores.json")["agent"] for folder in folders]
+    manifests = [
+        read_json(folder / stage / "manifest.json")
+        for folder in folders
+        for stage in ("rollouts", "vae", "rnn", "controller")
+    ]
+    return {
+        "row": row.name,
+        "what": row.what,
+        "changes": row.changes,
+        "seed": seed,
+        "earned": [score["mean"] for score in scores],
+        "interval": scores[-1]["interval"],
+        "by_horizon": [entry["by_horizon"] for entry in entries],
+        "predicted": [entry["predicted"]["mean"] for entry in entries],
+        "frames": entries[-1]["frames"]["total"],
+        "cpu_s": sum(manifest["resources"]["cpu_s"] for manifest in manifests),
+        "commit": manifests[-1]["commit"],
+    }
+
+
+def main() -> None:
+    """Run what is missing of the rows that are named, and write what is finished."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = {row.name: row for row in ROWS}
+    parser.add_argument("rows", nargs="*", help=f"of {', '.join(names)}; all without")
+    parser.add_argument("--seed", type=int, action="append", help="one or more; 1, 2 and 3 without")
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--list", action="store_true", help="print the commands instead")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.rows) - set(names)):
+        parser.error(f"{unknown[0]}: the rows are {', '.join(names)}")
+    rows = [names[name] for name in options.rows or names]
+    for seed in options.seed or SEEDS:
+        for row in (None, *rows):
+            words = command(row, seed, options.data)
+            if options.list:
+                print(shlex.join(words))
+                continue
+            if row is not None:
+                begin(row, seed, options.data)
+            done = subprocess.run([sys.executable, *words[1:]], check=False)
+            if done.returncode:
+                sys.exit(done.returncode)
+            keep(options.data)
+
+
+def keep(data: Path) -> None:
+    """Write the finished rows; those of ``round_variants.json`` whose runs are gone stay.
+
+    Args:
+        data: folder of the runs and of the file.
+    """
+    path = data / "round_variants.json"
+    rows = read_json(path)["rows"] if path.exists() else []
+    found = {(row["row"], row["seed"]): row for row in rows}
+    for seed in SEEDS:
+        for row in ROWS:
+            if measured := measure(row, seed, data):
+                found[row.name, seed] = measured
+    written: Sequence[dict[str, Any]] = list(found.values())
+    write_json(path, {**provenance(), "rounds": [COMMON + 1, LAST], **EVALUATION, "rows": written})
+    say(f"round_variants: {len(written)} rows in {path}")
+
+
+if __name__ == "__main__":
+    main()
