@@ -63,7 +63,8 @@ def played(case: Case, agents: Path, drawn: Sequence[int], folder: Path) -> Epis
         folder: empty, for the episodes.
     """
     agent_folder = agents / case.env
-    agent, spec = read_agent(agent_folder), env_spec(find_env(case.env))
+    agent = read_agent(agent_folder)
+    spec = env_spec(find_env(case.env, frame_skip=agent.config.frame_skip))
     paths = agent_folder / "vae.safetensors", agent_folder / "rnn.safetensors"
     world = RealWorldSpec(spec, 1, *paths, agent.config.features, compiles=True).build()
     policy = NoisyAgent(

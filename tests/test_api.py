@@ -115,7 +115,7 @@ def test_the_policy_plays_take_cover_as_the_pipeline_does() -> None:
             observation, _, terminated, *_ = env.step(policy.act(observation["screen"]))
             steps += 1
     judged = worldmodels.evaluate(policy, episodes=1, first_seed=5)
-    assert judged.lengths.tolist() == [steps]
+    assert judged.returns.tolist() == [steps]
     assert judged.terminated.all()
 
 
