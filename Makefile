@@ -8,7 +8,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 SIDE_BY_SIDE := --numprocesses 2 --dist worksteal
 
 .PHONY: run test unit coverage lint test-system test-slow docs bench chains sharing parity speed study \
-	hostile lock format clean
+	comparison hostile lock format clean
 
 # The whole pipeline on real CarRacing, in minutes.
 run: $(VENV)/.run
@@ -63,6 +63,11 @@ speed: $(VENV)/.dev
 study: $(VENV)/.dev
 	$(BIN)/python benchmarks/study.py carracing
 	$(BIN)/python benchmarks/study.py takecover
+
+# Encoders and dynamics models beside the paper's, on one thread: hours; or flags="--seed=1".
+comparison: $(VENV)/.dev
+	$(BIN)/python benchmarks/model_comparison.py carracing $(rows) $(flags)
+	$(BIN)/python benchmarks/model_comparison.py takecover $(rows) $(flags)
 
 # Every part beside the plain loops that most reimplementations have: 20 minutes, or rows="vae rnn".
 bench: $(VENV)/.dev

@@ -1,0 +1,368 @@
+"""Encoders and dynamics models beside the paper's, on equal data and with equal training time.
+
+    python benchmarks/model_comparison.py carracing                  # all rows, seeds 1 to 3
+    python benchmarks/model_comparison.py takecover gru --seed 2     # a row of one seed
+    python benchmarks/model_comparison.py carracing data --seed 1    # the episodes alone
+    python benchmarks/model_comparison.py carracing --list           # the commands, one a line
+
+The rows of an environment and a seed are trained on the same episodes, each network for about
+`--seconds` of processor time on one thread: its epochs are chosen by its measured throughput, when
+a row of any seed first needs them, and kept for all seeds. An epoch is never divided, so that
+encoders differ by up to half of one; results state the seconds. With `--epochs` they are those of
+an earlier result, on whatever machine. Rows `gru` and `transformer` use the encoder of row `paper`.
+
+A controller is trained by CMA-ES in the learned model, with equal steps for all rows, and evaluated
+there and in the environment; in CarRacing another one in the environment. Finished work is skipped,
+after SIGTERM and SIGKILL too. After SIGKILL, the stage that was running ends by itself: until then
+the same command stops with an error that names it.
+
+Results of all environments, rows and seeds are collected in ``model_comparison.json``, whatever was
+there before; pictures are ``dreams-<environment>.png``. In ``--list`` epochs that are not measured
+yet are ``?``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from comparison_data import KINDS, SOURCES, config_of, record, recorded
+from comparison_measures import Folders, budget, dreams, measure
+
+from worldmodels.agents.model_files import load_dynamics, load_encoder
+from worldmodels.config.schema import Config
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.errors import EXIT_STOPPED, Stopped
+from worldmodels.files.atomic import read_json, write_json
+from worldmodels.reporting.pictures import save_picture
+from worldmodels.runs.artifacts import Run
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import say
+from worldmodels.system import interrupts
+from worldmodels.workers.jobs import ONE_THREAD
+
+SEEDS = (1, 2, 3)
+POLL = 0.2
+"""Seconds between two looks at a running stage and for a signal."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A pair of models.
+
+    Args:
+        name: of the row and of its runs, with the seed after it.
+        encoder: ``vae.encoder``.
+        dynamics: ``rnn.model``.
+    """
+
+    name: str
+    encoder: str = "conv_vae"
+    dynamics: str = "mdn_rnn"
+
+
+PAPER = Row("paper")
+ROWS = (
+    PAPER,
+    Row("gru", dynamics="gru"),
+    Row("transformer", dynamics="transformer"),
+    Row("resnet", encoder="resnet"),
+    Row("conv3d", encoder="conv3d"),
+)
+DREAMT = ("paper", "gru", "transformer")
+"""Rows in the picture, from the top."""
+DATA = "data"
+"""Named like a row on the command line: the episodes of all rows."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a comparison is.
+
+    Args:
+        folder: of its runs, below that of the data.
+        frames: recorded for training and validation, and held out; by `KINDS`.
+        probe: seconds of a measurement of throughput.
+        words: of every command.
+        steps: environment -> words that bound a controller's training.
+    """
+
+    folder: str
+    frames: tuple[int, int]
+    probe: float
+    words: tuple[str, ...]
+    steps: dict[str, tuple[str, ...]]
+
+
+SEARCH = (
+    *("controller.population=32", "controller.diagonal=true", "controller.eval_interval=5"),
+    "controller.eval_episodes=16",
+)
+FULL = Size(
+    "model_comparison",
+    (100_000, 10_000),
+    30.0,
+    ("preset=quick", "evaluate.episodes=100", *SEARCH),
+    {
+        "carracing": ("controller.total_steps=400_000",),
+        "takecover": ("controller.total_steps=1_000_000",),
+    },
+)
+TINY = Size(
+    "model_comparison-tiny",
+    (600, 600),
+    0.1,
+    ("preset=smoke", "controller.pca_components=8"),
+    dict.fromkeys(SOURCES, ()),
+)
+WORDS = {
+    "carracing": ("env=carracing", "evaluate.engine=native"),
+    "takecover": ("env=takecover", "env.frame_skip=4", "controller.temperature=1.0"),
+}
+"""Environment -> words of every command."""
+EVERY = (
+    *("workers.processes=0", "device=cpu", "rnn.baselines=false", "evaluate.video=false"),
+    *("controller.features=zh", "controller.latent=sampled"),
+)
+"""Words of every command: one process with one thread, and inputs of the controller that each of
+the dynamics models has."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The rows of an environment.
+
+    Args:
+        env: its name.
+        data: folder of all runs.
+        size: of the comparison.
+        given: model -> epochs, which are then not measured.
+    """
+
+    env: str
+    data: Path
+    size: Size
+    given: dict[str, Any]
+
+    @property
+    def root(self) -> Path:
+        """The folder of the runs."""
+        return self.data / self.size.folder / self.env
+
+    @cached_property
+    def budgets_path(self) -> Path:
+        """The file of the epochs that were measured."""
+        return self.root / "epochs.json"
+
+    def result(self, row: Row, seed: int) -> Path:
+        """The file of the measures of a row."""
+        return self.root / "results" / f"{row.name}-{seed}.json"
+
+    def run(self, name: str, seed: int) -> str:
+        """The name of a run."""
+        return f"{self.size.folder}/{self.env}/{name}-{seed}"
+
+    def words(self, row: Row, seed: int) -> list[str]:
+        """The words of every command of a row, epochs, run and stage aside."""
+        words = [*self.size.words, *WORDS[self.env], *EVERY, *self.size.steps[self.env]]
+        models = (f"vae.encoder={row.encoder}", f"rnn.model={row.dynamics}")
+        return [*words, *models, f"seed={seed}", f"data={self.data}"]
+
+    def config(self, row: Row, seed: int) -> Config:
+        """The configuration that the commands of a row have in common."""
+        return config_of([*self.words(row, seed), f"run={self.run(row.name, seed)}"])
+
+    def budgets(self) -> dict[str, Any]:
+        """Model -> its epochs, as far as they are known; see `budget`."""
+        return self.given or (read_json(self.budgets_path) if self.budgets_path.exists() else {})
+
+    def commands(self, row: Row, seed: int) -> list[list[str]]:
+        """The stages of a row, in their order."""
+        known = self.budgets()
+        vae, rnn = (
+            f"{stage}.epochs={known.get(model, {}).get('epochs', '?')}"
+            for stage, model in (("vae", row.encoder), ("rnn", row.dynamics))
+        )
+        words, run = self.words(row, seed), self.run(row.name, seed)
+        own, dream = self._in(run, seed), "controller.world=dream"
+        found = [
+            ["stage=vae", *self._in(self.encoder_run(row, seed), seed), vae],
+            ["stage=rnn", *own, rnn],
+            ["stage=controller", *own, dream],
+            ["stage=evaluate", *own, dream],
+        ]
+        if self.env == "carracing":
+            agent = self.data / run / "controller" / "agent"
+            real = (f"run={run}-real", f"base={agent}", "controller.world=real")
+            found += [[f"stage={stage}", *real] for stage in ("controller", "evaluate")]
+        return [["python", "-m", "worldmodels", *line, *words] for line in found]
+
+    def _in(self, run: str, seed: int) -> list[str]:
+        """The words by which a command works in a run, with the episodes of row `paper`."""
+        paper = self.run(PAPER.name, seed)
+        return [f"run={run}", *([] if run == paper else [f"base={paper}"])]
+
+    def encoder_run(self, row: Row, seed: int) -> str:
+        """The run whose encoder a row uses: that of row `paper` where it is the same."""
+        return self.run((PAPER if row.encoder == PAPER.encoder else row).name, seed)
+
+    def episodes(self, kind: str, seed: int) -> EpisodeSet:
+        """The episodes of one of `KINDS`, recorded if they are not there yet: the run of row
+        `paper` has those that are trained on."""
+        name = self.run(PAPER.name if kind == DATA else kind, seed)
+        run, frames = Run(self.data / name, name=name), self.size.frames[KINDS.index(kind)]
+        record(self.config(PAPER, seed), run, kind, frames)
+        return recorded(run)
+
+    def choose_epochs(self, row: Row, seed: int, seconds: float) -> None:
+        """Measure the models of a row whose epochs are not known."""
+        known = self.budgets()
+        for stage, model in (("vae", row.encoder), ("rnn", row.dynamics)):
+            if model in known:
+                continue
+            config, episodes = self.config(row, seed), self.episodes(DATA, seed)
+            known[model] = budget(config, episodes, stage, seconds, self.size.probe)
+            write_json(self.budgets_path, known)
+            say(f"{self.env}: {model}: {known[model]['epochs']} epochs")
+
+    def finish(self, row: Row, seed: int) -> None:
+        """Measure a row whose stages are finished."""
+        run = self.data / self.run(row.name, seed)
+        worlds = {"dream": run, "real": run.with_name(f"{run.name}-real")}
+        folders = Folders(
+            self.data / self.encoder_run(row, seed) / "vae",
+            run / "rnn",
+            {world: path for world, path in worlds.items() if path.is_dir()},
+        )
+        sets = (self.episodes(kind, seed) for kind in KINDS)
+        found = measure(folders, self.config(row, seed), *sets)
+        named = {"env": self.env, "row": row.name, "seed": seed}
+        models = {"encoder_name": row.encoder, "dynamics_name": row.dynamics}
+        write_json(self.result(row, seed), {**named, **models, **found, **provenance()})
+
+    def draw(self) -> None:
+        """The picture of the first seed whose models are all there, if there is one."""
+        for seed in SEEDS:
+            paths = [
+                self.data / self.run(name, seed) / "rnn" / "rnn.safetensors" for name in DREAMT
+            ]
+            if all(self.result(row, seed).exists() for row in ROWS if row.name in DREAMT):
+                encoder = load_encoder(self.data / self.run("paper", seed) / "vae/vae.safetensors")
+                held_out = self.episodes("held-out", seed)
+                image, episode = dreams(encoder, [load_dynamics(path) for path in paths], held_out)
+                path = self.data / f"dreams-{self.env}.png"
+                save_picture(path, image)
+                say(f"{path}: {', '.join(DREAMT)}; seed {seed}, episode {episode}")
+                return
+
+
+def execute(command: list[str]) -> None:
+    """Run a stage to its end.
+
+    Raises:
+        Stopped: this process was asked to stop; the stage has saved its progress.
+        SystemExit: the stage failed.
+    """
+    with subprocess.Popen([sys.executable, *command[1:]]) as process:
+        while True:
+            try:
+                code = process.wait(POLL)
+                break
+            except subprocess.TimeoutExpired:
+                if interrupts.requested():
+                    process.terminate()
+    interrupts.check()
+    if code:
+        raise SystemExit(code)
+
+
+def collect(comparison: Comparison) -> None:
+    """Join the results with those that ``model_comparison.json`` has, and draw the picture."""
+    path = comparison.data / f"{comparison.size.folder}.json"
+    before: dict[str, Any] = read_json(path) if path.exists() else {"epochs": {}, "rows": []}
+    found = (read_json(one) for one in sorted(comparison.root.glob("results/*.json")))
+    rows = {(one["env"], one["row"], one["seed"]): one for one in (*before["rows"], *found)}
+    order = [row.name for row in ROWS]
+    keys = sorted(rows, key=lambda key: (key[0], order.index(key[1]), key[2]))
+    epochs = before["epochs"] | {comparison.env: comparison.budgets()}
+    write_json(path, {**provenance(), "epochs": epochs, "rows": [rows[key] for key in keys]})
+    say(f"wrote {path}: {len(rows)} results; python docs/render.py {path} takes it over")
+    comparison.draw()
+
+
+def complete(comparison: Comparison, row: Row, seed: int, seconds: float) -> None:
+    """Train and measure a row, if that is not done."""
+    if comparison.result(row, seed).exists():
+        say(f"{comparison.result(row, seed)}: done before")
+        return
+    comparison.episodes(DATA, seed)
+    comparison.choose_epochs(row, seed, seconds)
+    for command in comparison.commands(row, seed):
+        execute(command)
+    comparison.finish(row, seed)
+    collect(comparison)
+
+
+def chosen_epochs(parser: argparse.ArgumentParser, path: Path | None, env: str) -> dict[str, Any]:
+    """The epochs of an earlier result; none without a file."""
+    if path is None:
+        return {}
+    found: dict[str, Any] = read_json(path)["epochs"].get(env, {})
+    missing = {name for row in ROWS for name in (row.encoder, row.dynamics)} - found.keys()
+    if missing:
+        parser.error(f"--epochs {path}: has no epochs of {min(missing)} for {env}")
+    return found
+
+
+def main() -> None:
+    """Complete the rows that are named, seed by seed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [DATA, *(row.name for row in ROWS)]
+    parser.add_argument("env", choices=SOURCES)
+    parser.add_argument("rows", nargs="*", help=f"of {', '.join(names)}; all without")
+    parser.add_argument("--seed", type=int, choices=SEEDS, help="one seed; all without")
+    parser.add_argument("--seconds", type=float, default=300.0, help="training of each network")
+    parser.add_argument("--epochs", type=Path, help="an earlier model_comparison.json")
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--list", action="store_true", help="print the commands instead")
+    parser.add_argument("--tiny", action="store_true", help="next to no data: to try the script")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.rows) - set(names)):
+        parser.error(f"{unknown[0]}: no such row; choose from {', '.join(names)}")
+    given = chosen_epochs(parser, options.epochs, options.env)
+    size = TINY if options.tiny else FULL
+    comparison = Comparison(options.env, options.data, size, given)
+    wanted = [row for row in ROWS if row.name in (options.rows or names)]
+    os.environ.update(ONE_THREAD, LOKY_MAX_CPU_COUNT="1")
+    interrupts.install()
+    for seed in (options.seed,) if options.seed else SEEDS:
+        if options.list:
+            flags = [f"--seed={seed}", f"--data={options.data}", *["--tiny"] * options.tiny]
+            print(
+                shlex.join(["python", "benchmarks/model_comparison.py", options.env, DATA, *flags])
+            )
+            for command in (line for row in wanted for line in comparison.commands(row, seed)):
+                print(shlex.join(command))
+            continue
+        try:
+            if DATA in (options.rows or names):
+                for kind in KINDS:
+                    comparison.episodes(kind, seed)
+            for row in wanted:
+                complete(comparison, row, seed, options.seconds)
+        except Stopped as stop:
+            say(f"stopped by {stop}: the same command continues")
+            sys.exit(EXIT_STOPPED)
+
+
+if __name__ == "__main__":
+    main()

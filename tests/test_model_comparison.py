@@ -1,0 +1,142 @@
+"""benchmarks/model_comparison.py: its commands, and the tables of what it writes. The script itself
+runs in ``system/test_model_comparison_runs.py``."""
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from worldmodels.reporting.scores import AGENT_IN_DREAM, summarise
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ("conv_vae", "resnet", "conv3d", "mdn_rnn", "gru", "transformer")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("model_comparison")
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("comparisons")
+
+
+def words_of(command: list[str]) -> dict[str, str]:
+    assert command[:3] == ["python", "-m", "worldmodels"]
+    return dict(word.split("=", 1) for word in command[3:])
+
+
+@pytest.mark.parametrize(("env", "name"), [("carracing", "resnet"), ("takecover", "transformer")])
+def test_the_commands_of_a_row_compose_and_share_what_they_can(
+    script: ModuleType, tmp_path: Path, env: str, name: str
+) -> None:
+    given = {model: {"epochs": number} for number, model in enumerate(MODELS, start=3)}
+    comparison = script.Comparison(env, tmp_path, script.FULL, given)
+    (row,) = (row for row in script.ROWS if row.name == name)
+    commands = comparison.commands(row, 2)
+    for command in commands:
+        config = importlib.import_module("comparison_data").config_of(command[3:])
+        assert (config.seed, config.workers.processes) == (2, 0)
+        assert config.env.frame_skip == (4 if env == "takecover" else None)
+    vae, rnn, *controllers = map(words_of, commands)
+    paper = f"model_comparison/{env}/paper-2"
+    own = f"model_comparison/{env}/{name}-2"
+    assert vae["run"] == (own if name == "resnet" else paper)
+    assert (rnn["run"], rnn["base"]) == (own, paper)
+    assert vae["vae.epochs"] == str(given[row.encoder]["epochs"])
+    assert rnn["rnn.epochs"] == str(given[row.dynamics]["epochs"])
+    worlds = [words["controller.world"] for words in controllers]
+    assert worlds == ["dream", "dream", *["real", "real"] * (env == "carracing")]
+    if env == "carracing":
+        assert controllers[-1]["base"] == str(tmp_path / own / "controller" / "agent")
+    assert len({words["controller.total_steps"] for words in controllers}) == 1
+
+
+def test_epochs_that_are_not_measured_yet_are_a_question_mark(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    comparison = script.Comparison("carracing", tmp_path, script.FULL, {})
+    vae, *_ = comparison.commands(script.ROWS[0], 1)
+    assert words_of(vae)["vae.epochs"] == "?"
+
+
+def result(row: str, seed: int, nll: float, returns: list[float], recall: float | None) -> Any:
+    """What the script writes for a row and a seed, as far as the tables read it."""
+    score = summarise("agent", np.array(returns), range(len(returns))).record()
+    part = {"parameters": 1_500_000, "epochs": 2, "training_s": 290.4, "peak_bytes": 1_250_000_000}
+    horizons = [{"steps": 10, "difference": -0.25}, {"steps": 100, "difference": 0.5}]
+    return {
+        **{"env": "carracing", "row": row, "seed": seed, "nll": nll},
+        "encoder_name": "resnet" if row == "resnet" else "conv_vae",
+        "encoder": {**part, "images/s": 500.0},
+        "dynamics": {**part, "transitions/s": 20_000.0 + seed},
+        "open_loop": {"errors": [{"steps": 1, "episodes": 4, "error": 0.1 * seed}]},
+        "calibration": {
+            "horizons": horizons,
+            "failures": {"recall": recall, "precision": 0.5, "brier": 0.125},
+        },
+        "controllers": {
+            "dream": {"steps/s": 1000.0, "scores": {"agent": score, AGENT_IN_DREAM: score}}
+        },
+    }
+
+
+def cells(table: str) -> list[dict[str, str]]:
+    header, _, *rows = (
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n") if line
+    )
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def record() -> dict[str, Any]:
+    returns = {1: [10.0, 20.0, 60.0], 2: [30.0, 40.0, 50.0]}
+    return {
+        "rows": [
+            *(result("paper", seed, 0.5 + seed / 100, returns[seed], None) for seed in (1, 2)),
+            *(result("gru", seed, 0.6 + seed / 100, returns[1], 0.5) for seed in (1, 2)),
+            result("resnet", 1, 0.1, [900.0, 901.0, 902.0], 0.75),
+        ]
+    }
+
+
+def test_tables_have_means_and_ranges_of_seeds_and_intervals_of_pooled_scores(
+    pages: ModuleType,
+) -> None:
+    paper, gru, resnet = cells(pages.predictions(record(), "carracing"))
+    assert [row["seeds"] for row in (paper, gru, resnet)] == ["2", "2", "1"]
+    assert paper["validation, nats per dimension"] == "0.515 (0.510 to 0.520)"
+    assert paper["open-loop error, 1 step"] == "0.15 (0.10 to 0.20)"
+    assert paper["open-loop error, 100 steps"] == "–"
+    assert paper["return error, 10 steps"] == "0.25"
+    assert (paper["failures: recall"], gru["failures: recall"]) == ("–", "0.50")
+    costs = cells(pages.costs(record(), "carracing"))[0]
+    assert costs["encoder, M parameters"] == "1.50"
+    assert costs["transitions/s"] == "20,002 (20,001 to 20,002)"
+    scores = cells(pages.scores(record(), "carracing"))
+    low, high = summarise("", np.array([10.0, 20.0, 60.0, 30.0, 40.0, 50.0]), range(6)).interval
+    expected = f"35 ({low:.0f} to {high:.0f}); 30, 40"
+    assert scores[0]["trained in the learned model: score"] == expected
+    assert "trained in the environment: score" not in scores[0]
+    assert pages.costs(record(), "takecover").count("\n") == 2  # no row
+
+
+def test_the_verdict_names_a_row_only_where_all_of_its_seeds_are_better(pages: ModuleType) -> None:
+    found = {row[""]: row for row in cells(pages.verdict(record(), "carracing"))}
+    likelihood = found["validation, nats per dimension"]
+    # The latents of another encoder have another likelihood.
+    assert likelihood["best of the others"].startswith("gru: 0.615")
+    assert likelihood["better"] == "**paper**"
+    assert found["trained in the learned model: score"]["better"] == "one seed"
+    assert found["Brier score"]["better"] == "no difference shown"
+    assert "failures: recall" not in found  # the paper's row has none
+    swapped = {"paper": "gru", "gru": "paper"}
+    for one in (other := record())["rows"]:
+        one["row"] = swapped.get(one["row"], one["row"])
+    found = {row[""]: row for row in cells(pages.verdict(other, "carracing"))}
+    assert found["validation, nats per dimension"]["better"] == "gru"
