@@ -18,7 +18,7 @@ the same command stops with an error that names it.
 
 Results of all environments, rows and seeds are collected in ``model_comparison.json``, whatever was
 there before; pictures are ``dreams-<environment>.png``. In ``--list`` epochs that are not measured
-yet are ``?``.
+yet are ``?``; the script runs its commands with OMP_NUM_THREADS=1 and LOKY_MAX_CPU_COUNT=1.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from comparison_measures import Folders, budget, dreams, measure
 from worldmodels.agents.model_files import load_dynamics, load_encoder
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.errors import EXIT_STOPPED, Stopped
+from worldmodels.errors import EXIT_STOPPED, ConfigError, Stopped
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.pictures import save_picture
 from worldmodels.runs.artifacts import Run
@@ -156,7 +156,7 @@ class Comparison:
         """The folder of the runs."""
         return self.data / self.size.folder / self.env
 
-    @cached_property
+    @property
     def budgets_path(self) -> Path:
         """The file of the epochs that were measured."""
         return self.root / "epochs.json"
@@ -284,40 +284,47 @@ def execute(command: list[str]) -> None:
 
 
 def collect(comparison: Comparison) -> None:
-    """Join the results with those that ``model_comparison.json`` has, and draw the picture."""
+    """Join the results with those that ``model_comparison.json`` has."""
     path = comparison.data / f"{comparison.size.folder}.json"
     before: dict[str, Any] = read_json(path) if path.exists() else {"epochs": {}, "rows": []}
     found = (read_json(one) for one in sorted(comparison.root.glob("results/*.json")))
     rows = {(one["env"], one["row"], one["seed"]): one for one in (*before["rows"], *found)}
     order = [row.name for row in ROWS]
     keys = sorted(rows, key=lambda key: (key[0], order.index(key[1]), key[2]))
-    epochs = before["epochs"] | {comparison.env: comparison.budgets()}
+    known = before["epochs"].get(comparison.env, {}) | comparison.budgets()
+    epochs = before["epochs"] | {comparison.env: known}
     write_json(path, {**provenance(), "epochs": epochs, "rows": [rows[key] for key in keys]})
     say(f"wrote {path}: {len(rows)} results; python docs/render.py {path} takes it over")
-    comparison.draw()
 
 
 def complete(comparison: Comparison, row: Row, seed: int, seconds: float) -> None:
-    """Train and measure a row, if that is not done."""
+    """Train and measure a row, if that is not done, and collect its results."""
     if comparison.result(row, seed).exists():
         say(f"{comparison.result(row, seed)}: done before")
-        return
-    comparison.episodes(DATA, seed)
-    comparison.choose_epochs(row, seed, seconds)
-    for command in comparison.commands(row, seed):
-        execute(command)
-    comparison.finish(row, seed)
+    else:
+        comparison.episodes(DATA, seed)
+        comparison.choose_epochs(row, seed, seconds)
+        for command in comparison.commands(row, seed):
+            execute(command)
+        comparison.finish(row, seed)
     collect(comparison)
 
 
-def chosen_epochs(parser: argparse.ArgumentParser, path: Path | None, env: str) -> dict[str, Any]:
-    """The epochs of an earlier result; none without a file."""
+def chosen_epochs(path: Path | None, env: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """The epochs of an earlier result, by model; none without a file.
+
+    Raises:
+        ConfigError: it lacks a model of `rows`.
+    """
     if path is None:
         return {}
     found: dict[str, Any] = read_json(path)["epochs"].get(env, {})
-    missing = {name for row in ROWS for name in (row.encoder, row.dynamics)} - found.keys()
+    missing = {name for row in rows for name in (row.encoder, row.dynamics)} - found.keys()
     if missing:
-        parser.error(f"--epochs {path}: has no epochs of {min(missing)} for {env}")
+        raise ConfigError(
+            f"--epochs {path}: has no epochs of {min(missing)} for {env}; leave it out, or name"
+            " other rows"
+        )
     return found
 
 
@@ -338,10 +345,13 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := sorted(set(options.rows) - set(names)):
         parser.error(f"{unknown[0]}: no such row; choose from {', '.join(names)}")
-    given = chosen_epochs(parser, options.epochs, options.env)
+    wanted = [row for row in ROWS if row.name in (options.rows or names)]
+    try:
+        given = chosen_epochs(options.epochs, options.env, wanted)
+    except ConfigError as error:
+        parser.error(str(error))
     size = TINY if options.tiny else FULL
     comparison = Comparison(options.env, options.data, size, given)
-    wanted = [row for row in ROWS if row.name in (options.rows or names)]
     os.environ.update(ONE_THREAD, LOKY_MAX_CPU_COUNT="1")
     interrupts.install()
     for seed in (options.seed,) if options.seed else SEEDS:
@@ -362,6 +372,8 @@ def main() -> None:
         except Stopped as stop:
             say(f"stopped by {stop}: the same command continues")
             sys.exit(EXIT_STOPPED)
+    if wanted and not options.list:
+        comparison.draw()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
                                                 # takecover_engines.json, dynamics.json,
                                                 # encoders.json,
                                                 # probe.json, calibration.json, vision.json,
-                                                # generalisation.json,
+                                                # generalisation.json, model_comparison.json,
                                                 # study-carracing.json, rounds/rounds.json,
                                                 # plan-quick.json, ...
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from worldmodels.errors import ConfigError
+from worldmodels.files.atomic import write_json
 from worldmodels.reporting.scores import AGENT_IN_DREAM, summarise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,6 +66,21 @@ def test_epochs_that_are_not_measured_yet_are_a_question_mark(
     comparison = script.Comparison("carracing", tmp_path, script.FULL, {})
     vae, *_ = comparison.commands(script.ROWS[0], 1)
     assert words_of(vae)["vae.epochs"] == "?"
+
+
+def test_epochs_of_an_earlier_result_serve_the_rows_whose_models_it_has(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    path = tmp_path / "model_comparison.json"
+    measured = {"conv_vae": {"epochs": 3}, "gru": {"epochs": 40}}
+    write_json(path, {"epochs": {"carracing": measured}, "rows": []})
+    paper, gru, *_ = script.ROWS
+    assert script.chosen_epochs(path, "carracing", [gru]) == measured
+    assert script.chosen_epochs(None, "carracing", [gru]) == {}
+    with pytest.raises(ConfigError, match="no epochs of mdn_rnn for carracing"):
+        script.chosen_epochs(path, "carracing", [paper, gru])
+    with pytest.raises(ConfigError, match="no epochs of conv_vae for takecover"):
+        script.chosen_epochs(path, "takecover", [gru])
 
 
 def result(row: str, seed: int, nll: float, returns: list[float], recall: float | None) -> Any:
