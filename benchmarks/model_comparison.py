@@ -342,7 +342,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--list", action="store_true", help="print the commands instead")
     parser.add_argument("--tiny", action="store_true", help="next to no data: to try the script")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if unknown := sorted(set(options.rows) - set(names)):
         parser.error(f"{unknown[0]}: no such row; choose from {', '.join(names)}")
     wanted = [row for row in ROWS if row.name in (options.rows or names)]
