@@ -3,16 +3,19 @@
 Each row is a variant of the run ``laptop`` or ``takecover``, which has to exist. It uses the VAE
 and the MDN-RNN of that run, or trains an MDN-RNN of its own, and is evaluated on seeds 0 to 99.
 Rows with the MDN-RNN of the run, searched along principal components that its agent stores, need
-only that agent. The tables ``slips`` and ``memory`` need no run: their rows, or the first one, use
-the VAE of the shipped agent; the other rows of ``memory`` and those of ``search`` use the first row
-of ``memory``, those of ``slips_dream`` the first one of ``slips``. Finished runs are skipped, so
-that the script can be stopped and started again.
+only that agent. The tables ``slips``, ``memory`` and ``noise`` need no run: their rows, or the
+first one, use the VAE of the shipped agent; the other rows of ``memory`` and those of ``search``
+use the first row of ``memory``, those of ``slips_dream`` the first one of ``slips``, and those of
+``noise`` that train nothing its first one. Finished runs are skipped, so that the script can be
+stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
     python benchmarks/study.py carracing search/full    # one row of it
     python benchmarks/study.py takecover parts --list   # the commands, one a line
     python benchmarks/study.py takecover temperatures --base pretrained/takecover
+    python benchmarks/study.py takecover annealing --base pretrained/takecover
+    python benchmarks/study.py carracing noise
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ class Row:
         seeds: of its runs.
         base: what it is a variant of, instead of the study's base: a run, or the folder of an
             agent, whose VAE is used and whose controller collects where that is configured.
+        of: name of the row in the same table whose agents are evaluated, where nothing is trained.
     """
 
     table: str
@@ -66,10 +70,13 @@ class Row:
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = SEEDS
     base: str | None = None
+    of: str | None = None
 
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages that differ from those of the base, and the evaluation."""
+        if self.of is not None:
+            return ("evaluate",)
         if self.base == AGENT:
             return ("rollouts", "vae", "rnn", "controller", "evaluate")
         own_dynamics = any(word.startswith("rnn.") for word in self.overrides)
@@ -96,13 +103,19 @@ class Study:
         """The name of a run."""
         return f"study/{row.table}/{row.name}-{seed}"
 
+    def trained(self, row: Row, seed: int) -> str:
+        """The name of the run whose agent is evaluated."""
+        return self.run(row if row.of is None else replace(row, name=row.of), seed)
+
     def command(self, row: Row, stage: str, seed: int) -> list[str]:
         """One stage of a run."""
+        base = self.trained(row, seed) if row.of else row.base or self.base
         return [
             *("python", "-m", "worldmodels", f"stage={stage}", "preset=laptop"),
-            *(f"base={row.base or self.base}", f"run={self.run(row, seed)}", f"seed={seed}"),
-            *("rnn.baselines=false", "evaluate.video=false", *self.overrides, *row.overrides),
-            *(self.kept if row.base else ()),
+            *(f"base={base}", f"run={self.run(row, seed)}", f"seed={seed}"),
+            *("rnn.baselines=false", "evaluate.video=false", *self.overrides),
+            *(self.kept if row.base or row.of else ()),
+            *row.overrides,
         ]
 
 
@@ -141,6 +154,7 @@ def carracing() -> Study:
             Row("memory", "run", "as in the base run", (), one, AGENT),
             *(Row("memory", *row, one, "study/memory/run-1") for row in _dynamics_variants()),
             *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
+            *_noise(),
         ),
         ("~bootstrap", "vae.epochs=0"),  # the agent replaces the bootstrap run
     )
@@ -169,6 +183,26 @@ def _slips() -> tuple[Variant, ...]:
             *((0.1, "ε = 0.1"), (0.01, "ε = 0.01")),
         )
     )
+
+
+def _noise() -> tuple[Row, ...]:
+    """Noise of the environment in all stages, or in the evaluation of the first row's agents.
+
+    Every row that is trained goes on from the shipped agent's VAE, on episodes of that agent in the
+    row's environment.
+    """
+    trained = ("vae.epochs=4", "rollouts.noise=0.05", "rnn.epochs=15")
+    sticky, colours = "env.sticky_actions=0.25", "env.kwargs={domain_randomize: true}"
+    rows = [Row("noise", "reference", "as the environment is", trained, base=AGENT)]
+    for name, what, noise in (
+        ("sticky", "sticky actions, 0.25", sticky),
+        ("colours", "new colours in each episode", colours),
+    ):
+        evaluated = f"{what}, in evaluation only"
+        rows.append(Row("noise", f"{name}-evaluated", evaluated, (noise,), of="reference"))
+        both = f"{what}, in training and evaluation"
+        rows.append(Row("noise", name, both, (*trained, noise), base=AGENT))
+    return tuple(rows)
 
 
 def _temperatures() -> tuple[Variant, ...]:
@@ -226,6 +260,7 @@ def takecover() -> Study:
                 )
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
             ),
+            *(Row("annealing", *row) for row in _annealed()),
             Row("longer", "tau-0.5", "temperature 0.5", ("controller.temperature=0.5", *more)),
             Row("longer", "tau-1.0", "temperature 1.0", (*mild, *more), one),
             *(
@@ -252,6 +287,23 @@ def takecover() -> Study:
     )
 
 
+def _annealed() -> tuple[Variant, ...]:
+    """Temperatures that change over the search, and searches at the final ones."""
+    constant = tuple(
+        (f"tau-{last}", f"temperature {last}", (f"controller.temperature={last}",))
+        for last in (1.15, 1.0)
+    )
+    changing = tuple(
+        (
+            f"tau-{first}-{last}",
+            f"temperature {first} to {last}",
+            (f"controller.temperature={first}", f"controller.final_temperature={last}"),
+        )
+        for first, last in ((0.5, 1.15), (1.5, 1.0))
+    )
+    return constant + changing
+
+
 def _dream_variants() -> tuple[Variant, ...]:
     """Variants of the MDN-RNN in which controllers are trained."""
     return (
@@ -270,8 +322,8 @@ STUDIES = {"carracing": carracing, "takecover": takecover}
 
 def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
     """The results of a finished run: scores, likelihood, steps, and the curve of its search."""
-    run = data / study.run(row, seed)
-    scores = read_json(run / "evaluate" / "scores.json")
+    scores = read_json(data / study.run(row, seed) / "evaluate" / "scores.json")
+    run = data / study.trained(row, seed)
     search = read_json(run / "controller" / "manifest.json")
     bases = (run, data / (row.base or study.base))
     manifests = (folder / "rnn" / "manifest.json" for folder in bases)

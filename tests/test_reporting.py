@@ -300,8 +300,10 @@ def test_scores_of_dream_trained_controllers_are_sorted_by_temperature() -> None
         summarise(name, np.array([low, low + 2.0, low + 1.0]), range(3))
         for name, low in (("dream", 900), ("environment", 800), ("random", 200))
     )
-    runs = [DreamTrained(t, name, dream, environment) for t, name in ((1.15, "b"), (0.1, "a"))]
+    trained = (((1.15,), "c"), ((1.0, 1.5), "b"), ((0.1,), "a"))
+    runs = [DreamTrained(ends, name, dream, environment) for ends, name in trained]
     rows = temperature_rows(runs, random)
-    assert [row[:2] for row in rows] == [("0.1", "a"), ("1.15", "b"), ("–", "random policy")]
-    assert rows[1][2:4] == ("901 ± 1", "801 ± 1")
-    assert rows[2][3] == "201 ± 1"
+    names = [("0.1", "a"), ("1.5 to 1", "b"), ("1.15", "c"), ("–", "random policy")]
+    assert [row[:2] for row in rows] == names
+    assert rows[2][2:4] == ("901 ± 1", "801 ± 1")
+    assert rows[3][3] == "201 ± 1"

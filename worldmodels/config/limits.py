@@ -231,6 +231,7 @@ def _check_search(config: ControllerConfig) -> None:
             ("pessimism", config.pessimism, 0),
             ("starts", config.starts.name, "first"),
             ("sampled_termination", config.sampled_termination, False),
+            ("final_temperature", config.final_temperature, None),
         ):
             if value != none:
                 instead = "null" if none is None else str(none).lower()
@@ -254,8 +255,13 @@ def _check_search(config: ControllerConfig) -> None:
 
 
 def _check_gradients(config: Config) -> None:
-    """What a controller that is trained by gradients does not take."""
+    """What a controller that is trained by gradients, or a baseline, does not take."""
     controller = config.controller
+    if config.stage is Stage.baseline and controller.final_temperature is not None:
+        raise ConfigError(
+            f"controller.final_temperature={controller.final_temperature}: a baseline trains at one"
+            " temperature; give null"
+        )
     if controller.optimizer is not Optimizer.actor_critic:
         return
     why = "controller.optimizer=actor_critic"
@@ -272,6 +278,7 @@ def _check_gradients(config: Config) -> None:
         ("starts", controller.starts.name, "first"),
         ("sampled_termination", controller.sampled_termination, False),
         ("exploitation_patience", controller.exploitation_patience, None),
+        ("final_temperature", controller.final_temperature, None),
     ):
         if value != none:
             instead = "null" if none is None else str(none).lower()

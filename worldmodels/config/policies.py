@@ -70,6 +70,10 @@ class ControllerConfig:
     """Units of a hidden layer with tanh; 0: linear controller."""
     temperature: float = number(1.0, 0.001, 1000)
     """Temperature tau of sampling from the learned model."""
+    final_temperature: float | None = number(None, 0.001, 1000)
+    """Temperature at the end of the budget, reached linearly over controller.total_steps, or over
+    controller.generations without them. Selection, evaluation and exports have this one from the
+    start, so that the scores of all generations compare. null: controller.temperature always."""
     member_sampling: MemberSampling = MemberSampling.step
     """How often a member of an ensemble (rnn.members) is drawn in the learned model, to predict the
     next latent and the termination: in each step, or once for each episode."""
@@ -98,6 +102,11 @@ class ControllerConfig:
     """Evaluations in a row whose mean return in the learned model exceeds the largest recorded one,
     after which the search stops; the agent is then the best controller before them. null: it goes
     on."""
+
+    @property
+    def evaluation_temperature(self) -> float:
+        """Of the learned model wherever candidates are not trained."""
+        return self.temperature if self.final_temperature is None else self.final_temperature
 
 
 @dataclass

@@ -91,12 +91,14 @@ class _Generation:
         number: of the generation, from 0.
         candidates: (P, size).
         episodes: E of each of them.
+        temperature: of the learned model; None for that of the world.
         wanted: whether they are to be evaluated; False beyond the last generation.
     """
 
     number: int
     candidates: np.ndarray
     episodes: int
+    temperature: float | None
     wanted: bool
     evaluation: Evaluation | None = None
     began: float = 0.0
@@ -184,8 +186,17 @@ class _Loop:
         while self.search.asked - self.search.generation <= self.options.overlap:
             number = self.search.asked
             wanted = not self._spent and number < self.options.generations
-            episodes = round(self.episodes)
-            self.asked.append(_Generation(number, self.search.ask(), episodes, wanted))
+            episodes, temperature = round(self.episodes), self._temperature(number)
+            candidates = self.search.ask()
+            self.asked.append(_Generation(number, candidates, episodes, temperature, wanted))
+
+    def _temperature(self, number: int) -> float | None:
+        """Of the learned model in generation `number`, which is asked for now."""
+        if self.options.temperatures is None:
+            return None
+        (first, last), budget = self.options.temperatures, self.options.total_steps
+        spent = number / self.options.generations if budget is None else self.steps / budget
+        return first + (last - first) * min(1.0, spent)
 
     def _next(self, pool: Pool[World]) -> _Generation:
         """The generation that is told next; the workers have it and those that overlap it."""
@@ -201,7 +212,13 @@ class _Loop:
         )
         candidates = self.subspace.controllers(generation.candidates)
         num_envs = batch_size(self.options.num_envs, len(candidates) * len(drawn))
-        spec = EpisodeSpec(num_envs, self.options.max_steps, self.spec, self.options.stall_steps)
+        spec = EpisodeSpec(
+            num_envs,
+            self.options.max_steps,
+            self.spec,
+            self.options.stall_steps,
+            temperature=generation.temperature,
+        )
         generation.began = time.monotonic()
         generation.evaluation = begin(pool, candidates, drawn, spec)
 
@@ -245,6 +262,8 @@ class _Loop:
         values = {"mean": scores.mean(), "best": scores.max(), "worst": scores.min()}
         values |= {"sigma": self.search.sigma, "steps": steps, "episodes": generation.episodes}
         named = {f"fitness/{k}": float(v) for k, v in values.items()}
+        if generation.temperature is not None:
+            named["dream/temperature"] = generation.temperature
         if outcome.disagreement is not None:
             named["dream/disagreement"] = float(outcome.disagreement.mean())
         self.tracker.log(number + 1, named)

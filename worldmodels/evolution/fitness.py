@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.workers.jobs import Heartbeat, Pool
 from worldmodels.workers.queue import Batch
+from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.rollout import Outcome, PopulationPolicy, Recorder, rollout
 from worldmodels.worlds.world import World
 
@@ -33,6 +35,7 @@ class EpisodeSpec:
         controller: layers of the controllers.
         stall_steps: see `rollout`.
         horizons: see `rollout`.
+        temperature: of the learned model; None: that of the world.
     """
 
     num_envs: int
@@ -40,6 +43,7 @@ class EpisodeSpec:
     controller: ControllerSpec
     stall_steps: int | None = None
     horizons: tuple[int, ...] = ()
+    temperature: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,10 @@ class EvalBatch:
         """
         episodes = len(self.seeds)
         seeds = list(self.seeds) * len(self.candidates)
-        spec = self.spec
+        spec, begin = self.spec, world.reset
+        if spec.temperature is not None:
+            assert isinstance(world, DreamWorld)
+            begin = partial(world.reset, temperature=spec.temperature)
         policy = PopulationPolicy(
             self.candidates, episodes, world.feature_size, spec.controller, world.device
         )
@@ -89,6 +96,7 @@ class EvalBatch:
             recorder,
             heartbeat,
             spec.stall_steps,
+            begin,
             horizons=spec.horizons,
         )
 

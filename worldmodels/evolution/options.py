@@ -32,6 +32,9 @@ class EvolveOptions:
         overlap: begin each generation before the one before ends.
         seed: of the episodes.
         made_by: hash of configuration and inputs; logs with another one are refused.
+        temperatures: of the learned model in the first generation, and at the end of the budget, by
+            linear change over the steps taken, or the generations without `total_steps`; None for
+            that of the world, which evaluations on the selection seeds have in any case.
         recorded_best: largest return of a recorded episode, which a mean return in the learned
             model is compared with; None where it is not.
         exploitation_patience: evaluations in a row above it after which the search stops; None for
@@ -53,6 +56,7 @@ class EvolveOptions:
     overlap: bool
     seed: int
     made_by: str = ""
+    temperatures: tuple[float, float] | None = None
     recorded_best: float | None = None
     exploitation_patience: int | None = None
 

@@ -249,7 +249,9 @@ def temperature_section(runs: dict[str, Path]) -> list[tuple[str, ...]]:
                     " overwrite=true"
                 )
         config = read_record(folder / "controller" / "manifest.json").group("config")
-        temperature = config.number("controller.temperature")
+        final = config.optional("controller.final_temperature")
+        first = config.number("controller.temperature")
+        temperatures = (first,) if final is None else (final, first)
         random = scores["random policy"]
-        compared.append(DreamTrained(temperature, name, scores[AGENT_IN_DREAM], scores["agent"]))
+        compared.append(DreamTrained(temperatures, name, scores[AGENT_IN_DREAM], scores["agent"]))
     return temperature_rows(compared, random)

@@ -211,9 +211,16 @@ def score_rows(
 
 
 class DreamTrained(NamedTuple):
-    """A run whose controller was trained in the dream, and its two scores."""
+    """A run whose controller was trained in the dream, and its two scores.
 
-    temperature: float
+    Args:
+        temperatures: of the training: one, or that at its end and that at its beginning.
+        run: its name.
+        dream: score in the dream, at the temperature of the end.
+        environment: score in the environment.
+    """
+
+    temperatures: tuple[float, ...]
     run: str
     dream: Score
     environment: Score
@@ -235,7 +242,8 @@ def temperature_rows(runs: Sequence[DreamTrained], random: Score) -> list[tuple[
     rows = []
     for run in sorted(runs, key=lambda run: run[:2]):
         spread = [f"{score.mean:.0f} ± {score.std:.0f}" for score in (run.dream, run.environment)]
-        rows.append((f"{run.temperature:g}", run.run, *spread, _interval_cell(run.environment)))
+        temperature = " to ".join(f"{value:g}" for value in reversed(run.temperatures))
+        rows.append((temperature, run.run, *spread, _interval_cell(run.environment)))
     chance = f"{random.mean:.0f} ± {random.std:.0f}"
     rows.append(("–", "random policy", "–", chance, _interval_cell(random)))
     return rows

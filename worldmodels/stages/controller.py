@@ -67,10 +67,10 @@ def run(context: Context) -> None:
     inputs = context.inputs.models().fingerprints
     inputs |= context.inputs.previous_fingerprint("controller")
     world = context.runtime.env_content(context.runtime.env_spec()) if real else {}
-    # With final_sigma the step sizes depend on the budget, which can then not be raised.
-    falling = config.final_sigma is not None
+    # Step sizes or temperatures of a schedule depend on the budget, which can then not be raised.
+    scheduled = config.final_sigma is not None or config.final_temperature is not None
     growable = ["controller.exploitation_patience"]
-    growable += [] if falling else ["controller.generations", "controller.total_steps"]
+    growable += [] if scheduled else ["controller.generations", "controller.total_steps"]
     by_gradients = config.optimizer is Optimizer.actor_critic
     if by_gradients:
         world["actor_critic"] = context.config.actor_critic
@@ -178,6 +178,7 @@ def _recorded_best(context: Context, models: Models, dynamics: DynamicsModel) ->
 
 def _options(context: Context, made_by: str, recorded_best: float | None) -> EvolveOptions:
     config = context.config.controller
+    final = config.final_temperature
     return EvolveOptions(
         generations=config.generations,
         total_steps=config.total_steps,
@@ -194,6 +195,7 @@ def _options(context: Context, made_by: str, recorded_best: float | None) -> Evo
         overlap=config.overlap,
         seed=context.config.seed,
         made_by=made_by,
+        temperatures=None if final is None else (config.temperature, final),
         recorded_best=recorded_best,
         exploitation_patience=config.exploitation_patience,
     )
@@ -240,8 +242,9 @@ def dream_spec(
         features: of the controller.
         starts: file of the moments at which episodes begin; None for first latents.
     """
-    rule, temperature = sampling_rule(context.config), context.config.controller.temperature
-    return context.runtime.dream(dynamics, features, temperature, rule, starts)
+    config = context.config
+    temperature = config.controller.evaluation_temperature
+    return context.runtime.dream(dynamics, features, temperature, sampling_rule(config), starts)
 
 
 def sampling_rule(config: Config) -> SamplingRule:

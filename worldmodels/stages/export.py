@@ -37,7 +37,8 @@ def export(context: Context, form: Format) -> Path:
     config = context.config
     source, inputs = context.inputs.agent()
     run = context.run.within("export", "export")
-    content = {"name": _name(config), "controller.temperature": config.controller.temperature}
+    temperature = config.controller.evaluation_temperature
+    content = {"name": _name(config), "controller.temperature": temperature}
     evaluation = None
     if form is Format.huggingface:
         evaluation = evaluation_of(context.run, inputs)
@@ -109,5 +110,5 @@ def _write_graphs(folder: Path, source: Path, config: Config, form: Format) -> l
     from worldmodels.export.folder import write_onnx
     from worldmodels.export.web import write_page
 
-    files = write_onnx(folder, source, _name(config), config.controller.temperature)
+    files = write_onnx(folder, source, _name(config), config.controller.evaluation_temperature)
     return files + (write_page(folder) if form is Format.web else [])

@@ -76,12 +76,13 @@ def write_hub(
     agent, config = read_agent(source), context.config
     files = copy_agent(source, folder)
     first = load_first_latents(source / "rnn.safetensors")
-    save_picture(folder / PICTURE, dream_sheet(agent, first, config.controller.temperature))
+    temperature = config.controller.evaluation_temperature
+    save_picture(folder / PICTURE, dream_sheet(agent, first, temperature))
     name = Path(config.model or config.run).name
     own = context.inputs.model is None and context.run.has("controller")
     trained = _trained(context.run) if own else []
     evaluated = None if evaluation is None else _evaluated(evaluation)
-    text = card(name, agent, trained, evaluated, config.controller.temperature)
+    text = card(name, agent, trained, evaluated, temperature)
     with atomic_path(folder / CARD) as temporary:
         temporary.write_text(text, encoding="utf-8")
     write_json(folder / CONFIG, _description(agent, source, context.run, trained))

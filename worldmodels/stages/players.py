@@ -138,7 +138,9 @@ def _dream(
         frame_skip,
     )
     recorded = config.get("controller.starts") == StartChoice.recorded.name
-    temperature, starts = config["controller.temperature"], parts / STARTS if recorded else None
+    temperature = config.get("controller.final_temperature")  # an older version had none
+    temperature = config["controller.temperature"] if temperature is None else temperature
+    starts = parts / STARTS if recorded else None
     world = context.runtime.dream(dynamics, features, temperature, rule, starts)
     return Dream(world, config["controller.max_steps"])
 

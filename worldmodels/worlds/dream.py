@@ -55,7 +55,7 @@ class DreamWorld:
         members = [self._dynamics, *(model.to(device, dtype).eval() for model in others)]
         self._members = Members(members, rule, device)
         self._starts = beginnings(starts, members, features.sampled, device)
-        self._temperature, self._rule = temperature, rule
+        self._own_temperature, self._rule = temperature, rule
         self._spec = features
         self.device = device
         self.feature_size = features.size(dynamics.latent_size, dynamics)
@@ -66,10 +66,18 @@ class DreamWorld:
         return self._latents
 
     @torch.inference_mode()
-    def reset(self, seeds: Sequence[int]) -> Tensor:
-        """Start one episode per seed from a start that the seed chooses; features (N, F)."""
+    def reset(self, seeds: Sequence[int], temperature: float | None = None) -> Tensor:
+        """Start one episode per seed from a start that the seed chooses.
+
+        Args:
+            seeds: of the N episodes.
+            temperature: of these episodes; None for that of the world.
+
+        Returns:
+            features (N, F) float32.
+        """
         latents, actions, state = self._begin(seeds)
-        return self.begin(latents, seeds, state, actions)
+        return self.begin(latents, seeds, state, actions, temperature)
 
     @torch.inference_mode()
     def begin(
@@ -78,6 +86,7 @@ class DreamWorld:
         seeds: Sequence[int],
         state: State | None = None,
         actions: Tensor | None = None,
+        temperature: float | None = None,
     ) -> Tensor:
         """Start episodes from given latents.
 
@@ -86,10 +95,12 @@ class DreamWorld:
             seeds: of the N episodes; they determine all samples.
             state: of the model before z_0, N rows; None for that of an episode's start.
             actions: before z_0, (N, A) float32; None for zeros.
+            temperature: of these episodes; None for that of the world.
 
         Returns:
             features (N, F) float32.
         """
+        self._temperature = self._own_temperature if temperature is None else temperature
         self._uniform = EpisodeNoise(seeds, MIXTURE_STREAM, self.device)
         self._normal = EpisodeNoise(seeds, NORMAL_STREAM, self.device)
         self._termination = EpisodeNoise(seeds, TERMINATION_STREAM, self.device)
