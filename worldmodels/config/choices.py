@@ -120,6 +120,13 @@ class Target(Enum):
     baseline = "baseline"
 
 
+class SweepMethod(Enum):
+    """How stage=sweep finds values: by trials, or by a population that trains side by side."""
+
+    tpe = "tpe"
+    population = "population"
+
+
 class LatentChoice(Enum):
     """Whether z is sampled from the VAE's posterior or is its mean."""
 

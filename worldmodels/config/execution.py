@@ -6,8 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.config.choices import Backend, Engine, LoggerMode, Precision, Strategy, Target
-from worldmodels.config.keys import number
+from worldmodels.config.choices import (
+    Backend,
+    Engine,
+    LoggerMode,
+    Precision,
+    Strategy,
+    SweepMethod,
+    Target,
+)
+from worldmodels.config.keys import MANY, number
 
 _WEEK = 7 * 24 * 3600
 
@@ -43,6 +51,9 @@ class SweepConfig:
 
     target: Target = Target.vae
     """The stage that is tried with different values."""
+    method: SweepMethod = SweepMethod.tpe
+    """tpe: trials, whose values are chosen by the results so far; population: population-based
+    training of the learning rate of vae or rnn."""
     space: dict[str, Any] = field(default_factory=dict)
     """Keys, each with a list of values or a range: {vae.batch_size: [32, 100], vae.learning_rate:
     {low: 1e-4, high: 1e-2, log: true}}."""
@@ -56,6 +67,12 @@ class SweepConfig:
     early_stopping: bool = True
     """Stop a trial whose best value so far is worse than the median of those before it at the same
     epoch or evaluation."""
+    members: int = number(8, 4, 256)
+    """Members of a population, each of which trains for all epochs; they differ in their learning
+    rates alone."""
+    interval: int = number(1, 1, MANY, unit="epochs")
+    """Epochs between two times at which the worst quarter of a population goes on from weights of
+    the best quarter."""
 
 
 @dataclass

@@ -24,6 +24,7 @@ from worldmodels.config.choices import (
     Optimizer,
     Stage,
     StartChoice,
+    SweepMethod,
     WorldKind,
 )
 from worldmodels.config.hubs import hub_address, is_hub
@@ -31,7 +32,7 @@ from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.policies import ControllerConfig
 from worldmodels.config.schema import Config, bootstrap_config, flat, round_config, unknown
 from worldmodels.config.sections import RolloutsConfig
-from worldmodels.config.space import SECTIONS, read_space, with_values
+from worldmodels.config.space import SECTIONS, population_rate, read_space, with_values
 from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
 
@@ -137,6 +138,8 @@ def _check_schedule(config: Config) -> None:
 def _check_sweep(config: Config) -> None:
     """The space of a sweep: the configurations at its ends."""
     space = read_space(config.sweep.space)
+    if config.sweep.method is SweepMethod.population:
+        population_rate(config)
     if config.bootstrap:
         raise ConfigError(
             "stage=sweep: a run with a bootstrap run has two values of a key; give base=<run> of"

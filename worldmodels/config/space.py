@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from worldmodels.config.choices import Target
 from worldmodels.config.schema import Config, changed
 from worldmodels.errors import ConfigError
 
@@ -75,6 +76,35 @@ def read_space(space: Mapping[str, Any]) -> Space:
             " 'sweep.space={vae.learning_rate: {low: 1e-4, high: 1e-2, log: true}}'"
         )
     return {str(key): _values(str(key), values) for key, values in space.items()}
+
+
+def population_rate(config: Config) -> tuple[str, Range]:
+    """The learning rate that a population trains with, and where its first values are from.
+
+    Raises:
+        ConfigError: the sweep is of another stage or other keys, or has one interval only.
+    """
+    sweep = config.sweep
+    why, stage = "sweep.method=population", sweep.target.name
+    if sweep.target not in (Target.vae, Target.rnn):
+        raise ConfigError(f"{why}: sweep.target={stage} has no epochs; give vae or rnn")
+    key, space = f"{stage}.learning_rate", read_space(sweep.space)
+    others = sorted(space.keys() - {key})
+    if others:
+        raise ConfigError(
+            f"{why}: {others[0]} cannot change while a model is trained; give {key} alone in"
+            " sweep.space, or sweep.method=tpe"
+        )
+    rates = space[key]
+    if not isinstance(rates, Range):
+        raise ConfigError(f"{why}: give {key} as {{low: 1e-4, high: 1e-2, log: true}}")
+    epochs = getattr(config, stage).epochs
+    if sweep.interval >= epochs:
+        raise ConfigError(
+            f"sweep.interval={sweep.interval}: with {stage}.epochs={epochs} no weights are copied;"
+            f" choose fewer than {epochs} epochs"
+        )
+    return key, rates
 
 
 def _values(key: str, values: Any) -> Range | Choices:

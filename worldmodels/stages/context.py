@@ -44,6 +44,7 @@ class Context:
         published: the folder of the agent that ``base=`` names; see `Inputs`.
         earlier: the rounds before this one; see `Inputs`.
         watch: takes the metrics of the stage of that name; see `MetricsLog`.
+        continued: a run whose training of a model is continued; see `Inputs`.
     """
 
     config: Config
@@ -51,6 +52,7 @@ class Context:
     published: Path | None = None
     earlier: tuple[Run, ...] = ()
     watch: tuple[str, Watch] | None = None
+    continued: Run | None = None
 
     @cached_property
     def runtime(self) -> Runtime:
@@ -60,7 +62,7 @@ class Context:
     @cached_property
     def inputs(self) -> Inputs:
         """The finished artifacts that stages read."""
-        return Inputs(self.config, self.run, self.published, self.earlier)
+        return Inputs(self.config, self.run, self.published, self.earlier, self.continued)
 
     def observation(self) -> ObservationSpec:
         """``env.crop_rows`` and ``env.size``; where they are the environment's default, those of

@@ -90,12 +90,14 @@ class Inputs:
             controllers are evolved on its encoder and dynamics model.
         earlier: the rounds before this one: their episodes are trained on as well, the last one's
             controller collects, and training starts from the last one's weights.
+        continued: a run whose training of a model is continued, with its optimiser and epochs.
     """
 
     config: Config
     run: Run
     published: Path | None = None
     earlier: tuple[Run, ...] = ()
+    continued: Run | None = None
 
     @property
     def model(self) -> Path | None:
@@ -184,7 +186,19 @@ class Inputs:
     def previous_fingerprint(self, stage: str) -> dict[str, str]:
         """The fingerprint of the weights that training of `stage` starts from, if there are any."""
         before = self.previous(stage)
-        return {} if before is None else {f"previous {stage}": before.fingerprint}
+        found = {} if before is None else {f"previous {stage}": before.fingerprint}
+        if self.continued is not None:
+            found[f"continued {stage}"] = self.continued.fingerprint(stage)
+        return found
+
+    def checkpoint(self, stage: str, part: str = "") -> Path | None:
+        """The folder of the checkpoint that training of `stage` goes on from, if there is one.
+
+        Args:
+            stage: that trains.
+            part: folder, in that of the stage, of one of several models.
+        """
+        return None if self.continued is None else self.continued.locate(stage) / part
 
     def pretrained_source(self) -> pretrained.Source | None:
         """The published weights (``vae.pretrained``) that training of the encoder starts from; None
@@ -233,12 +247,10 @@ class Inputs:
         return path if path.exists() else None
 
     def encoded(self, episodes: EpisodeSet) -> LatentSet | None:
-        """The latents of the round before, where the encoder is the same and its episodes are the
-        first of `episodes`; None where there are none."""
-        if not self.earlier:
-            return None
-        before = self.earlier[-1]
-        if before.fingerprint("vae") != self.run.fingerprint("vae"):
+        """The latents of the round before, or of the training that is continued, where the encoder
+        is the same and its episodes are the first of `episodes`; None where there are none."""
+        before = self.continued or (self.earlier[-1] if self.earlier else None)
+        if before is None or before.fingerprint("vae") != self.run.fingerprint("vae"):
             return None
         latents = LatentSet(entry(before.locate("rnn"), "latents.h5"))
         first = len(latents.lengths)

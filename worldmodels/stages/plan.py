@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 from rich.table import Table
 
+from worldmodels.config.choices import SweepMethod
 from worldmodels.config.schema import Config, bootstrap_config, flat
 from worldmodels.envs.engines import prepare
 from worldmodels.files.atomic import write_json
@@ -23,6 +24,7 @@ from worldmodels.stages.calibration import calibrate
 from worldmodels.stages.context import Context
 from worldmodels.system.cores import available_cores, cores_in_words
 from worldmodels.system.disk import existing
+from worldmodels.tuning.population import ends
 
 AMOUNTS = (
     *("seed", "bootstrap", "rollouts.", "vae.epochs", "rnn.epochs", "rnn.baselines"),
@@ -61,7 +63,7 @@ def run(context: Context) -> None:
         stages |= {prefix + name: plan for name, plan in estimate.stages(main=not prefix)}
         before = estimate.data
     if config.sweep.space:
-        stages = _of_sweep(config, stages)
+        stages = _of_sweep(config, stages, known[_rates_key(config)])
     _write(context, stages, known, time.monotonic() - began)
     console.print(_table(stages, config.price_per_hour))
     _say_limits(context, stages)
@@ -74,12 +76,14 @@ def _start(started: float, compiled: float) -> StagePlan:
     return StagePlan(started + compiled, own, disk=0, assumes=notes if compiled > 10 else [])
 
 
-def _of_sweep(config: Config, stages: dict[str, StagePlan]) -> dict[str, StagePlan]:
-    """What is planned for ``stage=sweep``: the stages that run once, and the trials.
+def _of_sweep(config: Config, stages: dict[str, StagePlan], rates: Rates) -> dict[str, StagePlan]:
+    """What is planned for ``stage=sweep``: the stages that run once, and the trials or the members
+    of a population.
 
     Args:
         config: with a space.
         stages: of a run of that configuration.
+        rates: that they are planned with.
     """
     sweep = config.sweep
     order = ["rollouts", "vae", "rnn", "controller"]
@@ -88,6 +92,17 @@ def _of_sweep(config: Config, stages: dict[str, StagePlan]) -> dict[str, StagePl
     made = [number for number, name in enumerate(order) if name in sections]
     first = 0 if sections & {"seed", "env"} else min([*made, len(order) - 1])
     own = [stages[name] for name in order[first:]]
+    once = {name: stages[name] for name in ("start", *order[:-1])}
+    if sweep.method is SweepMethod.population:
+        name = sweep.target.name
+        count = len(ends(getattr(config, name).epochs, sweep.interval))
+        begun = (count - 1) * rates.base[name].seconds  # an interval begins and ends as a stage
+        members = replace(
+            stages[name],
+            seconds=sweep.members * (stages[name].seconds + begun),
+            disk=2 * sweep.members * stages[name].disk,
+        )
+        return {**once, f"{sweep.members} members, {count} intervals": members}
     trials = replace(
         max(own, key=lambda plan: plan.memory),
         seconds=sweep.trials * sum(plan.seconds for plan in own),
@@ -95,7 +110,6 @@ def _of_sweep(config: Config, stages: dict[str, StagePlan]) -> dict[str, StagePl
         at_most=True,
         assumes=["none is stopped early, and each takes as long as with the configured values"],
     )
-    once = {name: stages[name] for name in ("start", *order[:-1])}
     return {**once, f"{sweep.trials} trials": trials}
 
 

@@ -188,6 +188,8 @@ def _train(
         context.inputs.warm_start("rnn", model, member)
     task = _task(context.config, model, latents, split, fabric, member)
     options = fit_options(context.config, config, config.gradient_clip, folder.record["made_by"])
+    part = str(path.relative_to(folder.path))
+    options = dataclasses.replace(options, continued=context.inputs.checkpoint("rnn", part))
     called = {
         **call("rnn", context.config, path, options.made_by),
         "latents": str((folder.path / "latents.h5").resolve()),

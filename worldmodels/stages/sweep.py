@@ -5,6 +5,7 @@ its own below it, ``trial-001`` and so on, and makes again what depends on the k
 worse than those before it is stopped early. ``sweep.json`` has every trial, is written whenever one
 reports, and is where a sweep goes on that was stopped or killed; ``sweep.csv`` and ``sweep.svg``
 show them. Values are judged by validation or by the selection seeds, never by evaluation seeds.
+With ``sweep.method=population`` it is `worldmodels.stages.population`.
 """
 
 from __future__ import annotations
@@ -20,44 +21,31 @@ from typing import Any
 
 from rich.table import Table
 
-from worldmodels.config.choices import Target
-from worldmodels.config.schema import flat, plain
+from worldmodels.config.choices import SweepMethod, Target
 from worldmodels.config.space import Space, read_space, with_values
 from worldmodels.config.usage import written
-from worldmodels.errors import ArtifactError, ConfigError, TrainingError
-from worldmodels.files.atomic import atomic_path, write_json
-from worldmodels.files.untrusted import MEGABYTE, read_json
+from worldmodels.errors import TrainingError
+from worldmodels.files.atomic import atomic_path
 from worldmodels.reporting.sweeps import Tried, draw_trials
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.costs import duration
-from worldmodels.runs.provenance import provenance
-from worldmodels.runs.tracking import console, read_metrics, say
-from worldmodels.stages import baseline, controller, rnn, rollouts, vae
+from worldmodels.runs.tracking import console, say
+from worldmodels.stages import population
 from worldmodels.stages.context import Context
 from worldmodels.stages.sequence import in_order
+from worldmodels.stages.sweep_file import STAGES, SweepFile, no_such_metric
 from worldmodels.tuning.study import FAILED, FINISHED, STOPPED, Rules, StoppedEarly, Study, Trial
 
-STAGES: dict[Target, tuple[ModuleType, ...]] = {
-    Target.vae: (rollouts, vae),
-    Target.rnn: (rollouts, vae, rnn),
-    Target.controller: (rollouts, vae, rnn, controller),
-    Target.baseline: (baseline,),
-}
-"""The stages of a trial; the last is the one that is tried."""
-METRICS = {
-    Target.vae: "validation/loss",
-    Target.rnn: "validation/nll",
-    Target.controller: "selection/mean",
-    Target.baseline: "selection/mean",
-}
-_FILE_BYTES = 64 * MEGABYTE
 _SHOWN = 10
 """Trials in the table that is printed."""
 
 
 def run(context: Context) -> None:
-    """Run the trials that are missing."""
+    """Run the trials that are missing, or train a population."""
     sweep, root = context.config.sweep, context.run.root
+    if sweep.method is SweepMethod.population:
+        population.run(context)
+        return
     stages = STAGES[sweep.target]
     kept, space = _Kept(context), read_space(sweep.space)
     study = Study(space, _rules(context), kept.read())
@@ -75,44 +63,15 @@ def run(context: Context) -> None:
 
 
 class _Kept:
-    """``sweep.json`` of a run."""
+    """The trials in ``sweep.json``, with the time that they took."""
 
     def __init__(self, context: Context) -> None:
-        sweep = context.config.sweep
-        self.metric = sweep.metric or METRICS[sweep.target]
-        self.path = context.run.root / "sweep.json"
-        self._overwrite, self._worked = context.config.overwrite, 0.0
-        sections = {name: getattr(context.config, name) for name in ("env", "rollouts", "vae")}
-        sections |= {name: getattr(context.config, name) for name in ("rnn", "controller")}
-        self._settings = {
-            **flat(seed=context.config.seed, baseline=context.config.baseline, **sections),
-            **{f"sweep.{name}": plain(value) for name, value in vars(sweep).items()},
-        }
-        self._settings.pop("sweep.trials")
+        self._file = SweepFile(context, "trials", without=["trials"])
+        self.metric, self._worked = self._file.metric, 0.0
 
     def read(self) -> list[Trial]:
-        """The trials so far.
-
-        Raises:
-            ArtifactError: the file is damaged, or of other settings.
-        """
-        if self._overwrite or not self.path.exists():
-            return []
-        record = read_json(self.path, _FILE_BYTES)
-        try:
-            settings, trials = record["settings"], [Trial.read(one) for one in record["trials"]]
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise ArtifactError(
-                f"{self.path}: is no record of a sweep ({type(error).__name__}: {error}); use"
-                " overwrite=true"
-            ) from None
-        for key in sorted(settings.keys() | self._settings.keys()):
-            if settings.get(key) != self._settings.get(key):
-                raise ArtifactError(
-                    f"{self.path}: a sweep with {key}={written(settings.get(key))}, now"
-                    f" {written(self._settings.get(key))}; choose another run=, or overwrite=true"
-                )
-        return trials
+        """The trials so far; raises `ArtifactError` as `SweepFile.read`."""
+        return self._file.read(Trial.read) or []
 
     def begin(self, study: Study) -> None:
         """Write the file with the trial that begins or goes on, whose work is timed from now on."""
@@ -126,16 +85,9 @@ class _Kept:
         self._worked = now
         best = study.ranked()
         trials = [trial.record() | {"result": study.result(trial)} for trial in study.trials]
-        record = {
-            **provenance(),
-            "metric": self.metric,
-            "best": best[0].name if best else None,
-            "importances": study.importances(),
-            "settings": self._settings,
-            "trials": trials,
-        }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path, record)
+        self._file.write(
+            trials, best=best[0].name if best else None, importances=study.importances()
+        )
 
 
 def _rules(context: Context) -> Rules:
@@ -175,11 +127,7 @@ def _try(
         trial.state, trial.reason = FAILED, str(error)
     else:
         if not trial.reports:
-            known = sorted({name for _, name, *_ in read_metrics(root / target / "metrics.csv")})
-            raise ConfigError(
-                f"sweep.metric={kept.metric}: stage={target} has no such metric; choose one of"
-                f" {', '.join(known)}"
-            )
+            raise no_such_metric(kept.metric, root / target)
         trial.state = FINISHED
     kept.write(study)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def _train(context: Context, folder: StageFolder) -> None:
         context.inputs.warm_start("vae", model)
         task = EncoderTask(model, episodes, split, config.batch_size, seed, fabric)
         options = fit_options(context.config, config, None, folder.record["made_by"])
+        options = replace(options, continued=context.inputs.checkpoint("vae"))
         called = {
             **call("vae", context.config, folder.path, options.made_by),
             "shards": [str(shard.path.resolve()) for shard in episodes.shards],

@@ -20,11 +20,11 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from worldmodels.errors import ArtifactError, Stopped, TrainingError
+from worldmodels.errors import Stopped, TrainingError
 from worldmodels.files import weights
-from worldmodels.runs.integrity import require_made_by, require_regular
 from worldmodels.runs.tracking import MetricsLog, Progress, say
 from worldmodels.system import interrupts
+from worldmodels.training import checkpoint
 from worldmodels.training.parts import Part, Parts, added, mean, side_by_side
 from worldmodels.training.ranks import ALONE, Ranks
 from worldmodels.training.task import Task
@@ -45,6 +45,9 @@ class FitOptions:
         made_by: hash of configuration and inputs; a checkpoint with another one is refused.
         accumulate: parts in which a process computes its rows of a batch.
         compile: compile the loss.
+        continued: folder of another fit, which this one goes on from where `folder` has no
+            checkpoint: with its weights, optimiser and epochs. Only epochs of this fit are
+            compared for the lowest validation loss.
     """
 
     epochs: int
@@ -57,6 +60,7 @@ class FitOptions:
     made_by: str = ""
     accumulate: int = 1
     compile: bool = False
+    continued: Path | None = None
 
 
 @dataclass
@@ -187,7 +191,10 @@ class _Loop:
             self.task.module.to(self.fabric.device)
             self.optimizer = self.fabric.setup_optimizers(optimizer)
         if (self.folder / "checkpoint.safetensors").exists():
-            self._resume()
+            self._resume(self._load("checkpoint.safetensors"))
+        elif self.options.continued is not None:
+            before = checkpoint.read(self.options.continued / "checkpoint.safetensors", None)
+            self._resume(before | {"best": {}, "trained": 0, "seconds": 0.0})
         found = self.ranks.exchange(self.step, self.total)
         if any(others != found[0] for others in found):
             self.ranks.fail_together(
@@ -331,25 +338,14 @@ class _Loop:
         self._write("checkpoint.safetensors", state)
 
     def _write(self, name: str, state: dict[str, Any]) -> None:
-        state = state | {"made_by": self.options.made_by}
-        weights.save(self.folder / name, state | {"sha256": weights.digest(state)})
+        checkpoint.write(self.folder / name, state, self.options.made_by)
 
     def _load(self, name: str) -> dict[str, Any]:
         """A checkpoint of this fit, verified."""
-        path = self.folder / name
-        require_regular(path)
-        state = weights.load(path)
-        found = state.pop("sha256", None)  # older versions wrote none
-        if found is not None and found != weights.digest(state):
-            raise ArtifactError(
-                f"{path} is damaged (its content is not that of its SHA-256); make its stage again"
-                " with overwrite=true"
-            )
-        require_made_by(path, [state.get("made_by")], self.options.made_by)
-        return state
+        return checkpoint.read(self.folder / name, self.options.made_by)
 
-    def _resume(self) -> None:
-        state = self._load("checkpoint.safetensors")
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Go on from the state of a checkpoint."""
         self.task.module.load_state_dict(state["module"])
         self.optimizer.load_state_dict(state["optimizer"])
         # The fused Adam walks weights and moments side by side in memory, so a moment must lie as

@@ -1,1 +1,1 @@
-"""Which values a sweep tries next, by Optuna."""
+"""Which values a sweep tries next, by Optuna, and how a population is trained."""

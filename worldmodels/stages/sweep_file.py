@@ -1,0 +1,119 @@
+"""What sweeps by trials and by a population share: the stages, and the file ``sweep.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from worldmodels.config.choices import Target
+from worldmodels.config.execution import SweepConfig
+from worldmodels.config.schema import flat, plain
+from worldmodels.config.usage import written
+from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.files.atomic import write_json
+from worldmodels.files.untrusted import MEGABYTE, read_json
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import read_metrics
+from worldmodels.stages import baseline, controller, rnn, rollouts, vae
+from worldmodels.stages.context import Context
+
+STAGES: dict[Target, tuple[ModuleType, ...]] = {
+    Target.vae: (rollouts, vae),
+    Target.rnn: (rollouts, vae, rnn),
+    Target.controller: (rollouts, vae, rnn, controller),
+    Target.baseline: (baseline,),
+}
+"""The stages of a trial; the last is the one that is tried."""
+METRICS = {
+    Target.vae: "validation/loss",
+    Target.rnn: "validation/nll",
+    Target.controller: "selection/mean",
+    Target.baseline: "selection/mean",
+}
+_FILE_BYTES = 64 * MEGABYTE
+
+T = TypeVar("T")
+
+
+class SweepFile:
+    """``sweep.json`` of a run.
+
+    Args:
+        context: of the command.
+        part: of the file, which has the trials or the intervals.
+        without: keys of ``sweep`` that may differ when the sweep goes on.
+    """
+
+    def __init__(self, context: Context, part: str, without: Sequence[str] = ()) -> None:
+        sweep = context.config.sweep
+        self.metric = sweep.metric or METRICS[sweep.target]
+        self.path = context.run.root / "sweep.json"
+        self._part, self._overwrite = part, context.config.overwrite
+        sections = {name: getattr(context.config, name) for name in ("env", "rollouts", "vae")}
+        sections |= {name: getattr(context.config, name) for name in ("rnn", "controller")}
+        self._settings = {
+            **flat(seed=context.config.seed, baseline=context.config.baseline, **sections),
+            **_of_sweep(sweep),
+        }
+        self._without = {f"sweep.{name}" for name in without}
+
+    def read(self, entry: Callable[[Mapping[str, Any]], T]) -> list[T] | None:
+        """What the file has, each as `entry` reads it; None where a sweep begins.
+
+        Raises:
+            ArtifactError: the file is damaged, or of other settings.
+        """
+        if self._overwrite or not self.path.exists():
+            return None
+        record, found = read_json(self.path, _FILE_BYTES), list[T]()
+        try:
+            # An older version lacked some keys, which had the values that are defaults now.
+            settings = _of_sweep(SweepConfig()) | record["settings"]
+            if settings["sweep.method"] == self._settings["sweep.method"]:
+                found += [entry(one) for one in record[self._part]]
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise ArtifactError(
+                f"{self.path}: is no record of a sweep ({type(error).__name__}: {error}); use"
+                " overwrite=true"
+            ) from None
+        for key in sorted((settings.keys() | self._settings.keys()) - self._without):
+            if settings.get(key) != self._settings.get(key):
+                raise ArtifactError(
+                    f"{self.path}: a sweep with {key}={written(settings.get(key))}, now"
+                    f" {written(self._settings.get(key))}; choose another run=, or overwrite=true"
+                )
+        return found
+
+    def write(self, entries: Sequence[Mapping[str, Any]], **more: Any) -> None:
+        """Write the file: its entries, and what else is known of the sweep."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(
+            self.path,
+            {
+                **provenance(),
+                "metric": self.metric,
+                **more,
+                "settings": self._settings,
+                self._part: list(entries),
+            },
+        )
+
+
+def no_such_metric(metric: str, folder: Path) -> ConfigError:
+    """The error of a metric that a stage does not write.
+
+    Args:
+        metric: its name.
+        folder: of the finished stage.
+    """
+    known = sorted({name for _, name, *_ in read_metrics(folder / "metrics.csv")})
+    return ConfigError(
+        f"sweep.metric={metric}: stage={folder.name} has no such metric; choose one of"
+        f" {', '.join(known)}"
+    )
+
+
+def _of_sweep(sweep: SweepConfig) -> dict[str, Any]:
+    return {f"sweep.{name}": plain(value) for name, value in vars(sweep).items()}
