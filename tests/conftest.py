@@ -20,7 +20,7 @@ SIMULATING = {
     *("test_carracing", "test_carracing_vector", "test_commands"),
     *("test_cores", "test_docs", "test_envs", "test_hub", "test_integrity", "test_new_environment"),
     *("test_overwrite", "test_page", "test_portable", "test_pretrained", "test_resume"),
-    *("test_plan", "test_population", "test_store", "test_watch"),
+    *("test_plan", "test_population", "test_store", "test_temperature", "test_watch"),
 }
 """Files whose tests run the compiled simulator, as all tests do that use `smoke`."""
 

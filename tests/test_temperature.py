@@ -1,6 +1,7 @@
 """controller.final_temperature: the temperature of the learned model changes over a search."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,18 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) | {"seconds": 0, "crc32": 0} for line in path.read_text().splitlines()]
 
 
+def earned(folder: Path, parameters: Any, drawn: Sequence[int], temperature: float) -> np.ndarray:
+    """The returns of a controller in the learned model, an episode for each seed."""
+    agent = read_agent(folder / "agent")
+    starts = load_first_latents(folder / "agent/rnn.safetensors")
+    world = DreamWorld(agent.dynamics, starts, temperature, agent.config.features)
+    candidates = np.array([parameters], np.float32)
+    policy = PopulationPolicy(
+        candidates, len(drawn), world.feature_size, agent.config.controller, torch.device("cpu")
+    )
+    return rollout(world, policy, drawn, 15).returns
+
+
 def temperatures(folder: Path) -> list[float]:
     rows = read_metrics(folder / "metrics.csv")
     return [value for _, name, value, _ in rows if name == "dream/temperature"]
@@ -52,18 +65,20 @@ def test_candidates_are_trained_at_a_changing_temperature_and_chosen_at_the_fina
     assert first["fitness"] == known["fitness"]
     assert second["fitness"] != other["fitness"]
     # Returns on the selection seeds are those at the final temperature, in every generation.
-    agent = read_agent(annealed / "agent")
-    starts = load_first_latents(annealed / "agent/rnn.safetensors")
     drawn = seeds.draw(seeds.Purpose.SELECTION, 1, count=2)
     selected = lines(annealed / "selection.jsonl")
     assert len(selected) == 4
     for record in selected:
-        world = DreamWorld(agent.dynamics, starts, 3.0, agent.config.features)
-        parameters = np.array([record["parameters"]], np.float32)
-        controller, device = agent.config.controller, torch.device("cpu")
-        policy = PopulationPolicy(parameters, 2, world.feature_size, controller, device)
-        returns = rollout(world, policy, drawn, 15).returns
+        returns = earned(annealed, record["parameters"], drawn, 3.0)
         assert record["score"] == pytest.approx(returns.mean(), rel=0.02)
+    # So are those of the evaluation.
+    words = ("stage=evaluate", *MODEL, "run=annealed", *ANNEALED, "evaluate.engine=native")
+    done = run(tmp_path, *words, "evaluate.video=false", ALONE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (played,) = lines(tmp_path / "annealed/evaluate/dreams.jsonl")
+    chosen = read_agent(annealed / "agent").parameters
+    returns = earned(annealed, chosen, seeds.evaluation(0, 2), 3.0)
+    np.testing.assert_allclose(played["returns"], returns, rtol=0.02)
     line = error_line(run(tmp_path, *SEARCH, *SHORT, "run=annealed", *ANNEALED, SHORT[0] + "0"))
     assert "was made with controller.generations=4, now 40" in line
 
