@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,12 +22,14 @@ from worldmodels.planning.timing import FitRate, StepCost, StepTimes
 from worldmodels.runs import costs
 from worldmodels.runs.artifacts import Run
 from worldmodels.stages import plan as plan_stage
-from worldmodels.stages.calibration import calibrate
+from worldmodels.stages.calibration import calibrate, worlds
 from worldmodels.stages.context import Context
 from worldmodels.system import spent
 from worldmodels.system.resources import Meter, Sampler
 from worldmodels.workers.jobs import Heartbeat
 from worldmodels.workers.local import LocalPool
+from worldmodels.worlds.novelty import NoveltyWorld
+from worldmodels.worlds.specs import NoveltyWorldSpec
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
 COST = StepCost(reset=0.5, step=0.01, each=0.001)
@@ -161,6 +164,34 @@ def test_a_plan_of_updates_by_gradients(tmp_path: Path, monkeypatch: pytest.Monk
     expected += config.actor_critic.updates * steps / measured["imagination"][0]
     expected += steps / measured["imagination"][1]
     assert found["stages"]["controller"]["wall_s"] == pytest.approx(expected, abs=0.06)
+
+
+@pytest.mark.system
+def test_a_plan_of_a_search_for_novelty_steps_the_learned_model_with_that_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = composed(
+        *("stage=plan", "preset=smoke", "controller.world=dream", "workers.processes=0"),
+        *("controller.objective=distillation", "evaluate.engine=native", "rnn.baselines=false"),
+    )
+    built: list[NoveltyWorldSpec] = []
+    measure, build = worlds.measure, NoveltyWorldSpec.build
+
+    def counted(spec: NoveltyWorldSpec) -> NoveltyWorld:
+        built.append(spec)
+        return build(spec)
+
+    def alone(*arguments: Any) -> Any:
+        built.clear()  # those of the run in miniature
+        return measure(*arguments)
+
+    monkeypatch.setattr(NoveltyWorldSpec, "build", counted)
+    monkeypatch.setattr(worlds, "measure", alone)
+    monkeypatch.setattr(plan_stage, "calibrate", partial(calibrate, seconds=0.1))
+    plan_stage.run(Context(config, Run(tmp_path / "run")))
+    assert built
+    assert all(spec.distillation is not None for spec in built)
+    assert read_json(tmp_path / "run/plan.json")["stages"]["controller"]["wall_s"] > 0
 
 
 def test_what_a_run_in_miniature_did_is_no_part_of_what_every_run_takes() -> None:

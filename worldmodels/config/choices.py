@@ -94,6 +94,15 @@ class Optimizer(Enum):
     actor_critic = "actor_critic"
 
 
+class Objective(Enum):
+    """What a search in the learned model maximises: the returns of the task, or those of an
+    intrinsic reward, by which a controller explores."""
+
+    reward = "reward"
+    disagreement = "disagreement"
+    distillation = "distillation"
+
+
 class Features(Enum):
     """Inputs of the controller: the latent z, z and the dynamics model's hidden state h, or z, the
     cell state c of an LSTM and h."""

@@ -40,6 +40,7 @@ def env_spec(env: EnvConfig, engine: Engine | None = None) -> EnvSpec:
         action_bins=None if env.action_bins is None else tuple(env.action_bins),
         frame_skip=env.frame_skip or 1,
         sticky_actions=env.sticky_actions,
+        television=env.television,
         kwargs=dict(env.kwargs),
     )
     return replace(spec, engine=resolve_engine(spec))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels import seeds
+from worldmodels.config import exploration
 from worldmodels.config.choices import (
     EXPORTS,
     IMPORT,
@@ -94,6 +95,7 @@ def check(config: Config) -> None:
     _check_branches(config)
     _check_noise(config.rollouts)
     _check_mirrored(config)
+    exploration.check(config)
     if config.rnn.failure_termination is not None and config.rollouts.stall_steps is None:
         raise ConfigError(
             f"rnn.failure_termination={config.rnn.failure_termination}: needs rollouts.stall_steps,"

@@ -14,6 +14,7 @@ from worldmodels.config.choices import (
     HiddenChoice,
     LatentChoice,
     MemberSampling,
+    Objective,
     Optimizer,
     StartChoice,
     WorldKind,
@@ -30,6 +31,10 @@ class ControllerConfig:
     optimizer: Optimizer = Optimizer.cma_es
     """How it is trained: by CMA-ES; or in the learned model, by gradients (actor_critic), to which
     the keys of actor_critic belong, and those of a search do not."""
+    objective: Objective = Objective.reward
+    """What the search maximises: the task's reward or, in the learned model, an intrinsic one, for
+    a controller that collects new data: disagreement of an ensemble's members (rnn.members) about
+    the next latent, or the error of random network distillation (distillation)."""
     population: int = number(64, 2, 10_000)
     """Candidates in a generation."""
     episodes: int = number(16, 1, 10_000)
@@ -188,7 +193,8 @@ class IterateConfig:
     schedule: list[dict[str, Any]] = field(default_factory=list)
     """Keys that change, as nested mappings, each from a round on: with {round: 3, vae: {epochs: 0}}
     all rounds from the third on keep the encoder of the second, and the latents of episodes that
-    are encoded already. After the first round data is collected with rollouts.policy=controller."""
+    are encoded already. After the first round data is collected with rollouts.policy=controller,
+    unless an entry of a later round gives another."""
     patience: int | None = number(None, 1, 1000)
     """Rounds in a row with a calibrated dynamics model and newest episodes whose mean return is no
     higher than in a round before, after which no further round begins; null: all rounds run."""

@@ -144,7 +144,8 @@ def round_config(config: Config, number: int) -> Config:
 
     Args:
         config: of all rounds.
-        number: of the round, from 1. In later ones the controller collects.
+        number: of the round, from 1. In later ones the controller collects, unless the change of a
+            later round gives another policy.
     """
     changes = [change for change in config.iterate.schedule if change["round"] <= number]
     values = ({key: value for key, value in c.items() if key != "round"} for c in changes)
@@ -153,7 +154,9 @@ def round_config(config: Config, number: int) -> Config:
     merged: Any = OmegaConf.to_container(together)
     own = changed(config, merged)
     if number > 1:
-        own.bootstrap, own.rollouts.policy = {}, ActionSource.controller
+        own.bootstrap = {}
+        if not any("policy" in c.get("rollouts", {}) for c in changes if c["round"] > 1):
+            own.rollouts.policy = ActionSource.controller
         if not any("noise" in change.get("rollouts", {}) for change in changes):
             own.rollouts.noise = config.iterate.noise
     return own

@@ -60,6 +60,9 @@ class EnvConfig:
     sticky_actions: float = number(0.0, 0, 1)
     """Probability that a step of the simulator repeats the action of the step before in place of
     the one that is given. 0.25 is usual for Atari games."""
+    television: int | None = number(None, 0, 1000)
+    """Action, by number, that turns a square of the frames to noise while it is above 0.5 (a noisy
+    television, by which exploration can be tested); null: there is none."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Further arguments of gymnasium.make: {domain_randomize: true} draws new colours for each
     episode of CarRacing."""

@@ -23,6 +23,7 @@ from gymnasium.wrappers.utils import rescale_box
 from gymnasium.wrappers.vector import RescaleAction
 from numpy.typing import NDArray
 
+from worldmodels.envs.television import NoisyTelevision
 from worldmodels.envs.vector import Actions, check_actions
 from worldmodels.errors import ConfigError
 
@@ -126,7 +127,10 @@ ActionSpec = BoxActions | DiscreteActions
 
 
 def actions_of(env: VectorEnv[Any, Any, Any]) -> ActionSpec:
-    """The environment's own actions in environments that `wrap_actions` returned."""
+    """The environment's own actions in environments that `wrap_actions` returned, perhaps with a
+    noisy television around them."""
+    if isinstance(env, NoisyTelevision):
+        env = env.env
     if isinstance(env, _Discrete):
         return env.own
     own = env.env if isinstance(env, RescaleAction) else env

@@ -20,6 +20,7 @@ from worldmodels.envs.gymnasium_engine import GymnasiumVectorEnv
 from worldmodels.envs.mirror import Panel
 from worldmodels.envs.observation import PixelObservation
 from worldmodels.envs.repeat import RepeatedActions
+from worldmodels.envs.television import NoisyTelevision
 from worldmodels.errors import ConfigError, install
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class EnvSpec:
         action_bins: the discrete actions of the thirds of one number.
         frame_skip: steps of the simulator for each step; `max_steps` counts the latter.
         sticky_actions: probability that a step of the simulator repeats the action before.
+        television: number of the action that turns a noisy television on; None: there is none.
         kwargs: further arguments of the engine's own `make`.
 
     Raises:
@@ -65,6 +67,7 @@ class EnvSpec:
     action_bins: tuple[int, ...] | None = None
     frame_skip: int = 1
     sticky_actions: float = 0.0
+    television: int | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -201,7 +204,7 @@ def make_vector_env(
     env: VectorEnv[Any, Any, Any]
     if chosen == "native" and (spec.crop_rows, spec.size) == _NATIVE_FRAME:
         env = _native_vector_env(spec, num_envs, processes, spec.size, simulation_device(device))
-        return wrap_actions(spec.id, _repeating(spec, env), spec.action_bins)
+        return _watched(spec, wrap_actions(spec.id, _repeating(spec, env), spec.action_bins))
     if chosen == "native":
         env = _native_vector_env(spec, num_envs, processes, 96, "cpu")
     else:
@@ -210,7 +213,7 @@ def make_vector_env(
     env = _repeating(spec, env)
     try:
         framed = PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
-        return wrap_actions(spec.id, framed, spec.action_bins)
+        return _watched(spec, wrap_actions(spec.id, framed, spec.action_bins))
     except ConfigError:
         env.close()
         raise
@@ -221,6 +224,11 @@ def _repeating(spec: EnvSpec, env: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, A
     if spec.frame_skip == 1 and not spec.sticky_actions:
         return env
     return RepeatedActions(env, spec.sticky_actions, spec.frame_skip)
+
+
+def _watched(spec: EnvSpec, env: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
+    """Environments with the noisy television of `spec`, if it has one."""
+    return env if spec.television is None else NoisyTelevision(env, spec.television)
 
 
 def _simulated_steps(spec: EnvSpec) -> int:

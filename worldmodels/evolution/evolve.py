@@ -77,6 +77,11 @@ def evolve(
     return loop.result()
 
 
+def shown(score: float, intrinsic: str | None) -> str:
+    """A mean return in words; see `EvolveOptions.intrinsic`."""
+    return f"{score:.1f}" if intrinsic is None else f"{intrinsic} {score:.3g}"
+
+
 def batch_size(num_envs: tuple[int, int], episodes: int) -> int:
     """Environments of one job, for so many episodes in all; see `EvolveOptions.num_envs`."""
     fewest, most = num_envs
@@ -321,15 +326,18 @@ class _Loop:
             }
         )
         self.exploitation.judge(number + 1, float(scores[better]))
-        values = {"selection/mean": float(scores[0]), "selection/best": float(scores[1])}
+        # Named otherwise where they are no returns of the task, which charts and sweeps show.
+        group = "selection" if options.intrinsic is None else "novelty"
+        values = {f"{group}/mean": float(scores[0]), f"{group}/best": float(scores[1])}
         if options.recorded_best is not None:
             values["selection/recorded_best"] = options.recorded_best
             values["selection/exploitation"] = float(self.exploitation.in_a_row > 0)
         self.tracker.log(number + 1, values)
         self.tracker.flush()
+        found = [shown(score, options.intrinsic) for score in scores]
         say(
-            f"controller: generation {number + 1}: {scores[0]:.1f} (mean of the search),"
-            f" {scores[1]:.1f} (its best candidate) on {len(drawn)} selection seeds"
+            f"controller: generation {number + 1}: {found[0]} (mean of the search),"
+            f" {found[1]} (its best candidate) on {len(drawn)} selection seeds"
             f"{self.exploitation.in_words()}"
         )
         self.tracker.show(number + 1, finalists[better])

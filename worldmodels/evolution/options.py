@@ -39,6 +39,7 @@ class EvolveOptions:
             model is compared with; None where it is not.
         exploitation_patience: evaluations in a row above it after which the search stops; None for
             no stop.
+        intrinsic: name of the reward that returns are sums of, where it is not the task's.
     """
 
     generations: int
@@ -59,6 +60,7 @@ class EvolveOptions:
     temperatures: tuple[float, float] | None = None
     recorded_best: float | None = None
     exploitation_patience: int | None = None
+    intrinsic: str | None = None
 
     def objective(self, outcome: Outcome) -> np.ndarray:
         """What the search maximises, of each episode (P, E): its return, less the penalty."""

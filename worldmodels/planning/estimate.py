@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from worldmodels.config.choices import ActionSource, WorldKind
+from worldmodels.config.choices import ActionSource, Objective, WorldKind
 from worldmodels.config.keys import episode_steps
 from worldmodels.config.schema import Config
 from worldmodels.evolution.evolve import GROWTH
@@ -313,7 +313,7 @@ class Estimate:
             seconds += videos * engine.alone.job(batches[0], steps, batches[0] * steps)
             seconds += videos * rates.video_frame * steps
             recorded = min(rates.recorded, config.episodes) * (steps + 1)
-        if "dream" in rates.worlds:
+        if "dream" in rates.worlds and self.config.controller.objective is Objective.reward:
             count, limit = config.episodes, self.config.controller.max_steps
             seconds += rates.worlds["dream"].alone.job(count, limit, count * limit)
         per_worker = (

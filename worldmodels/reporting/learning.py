@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from worldmodels.config.choices import WorldKind
+from worldmodels.config.choices import Objective, WorldKind
 from worldmodels.reporting.charts import Chart, Drawn, draw
 from worldmodels.reporting.records import read_record
 from worldmodels.runs.tracking import Row, read_metrics
@@ -69,10 +69,12 @@ class Search(NamedTuple):
     Args:
         rows: of ``metrics.csv``.
         env: id of the environment; None if it was the learned model.
+        intrinsic: name of the reward that it maximised, where it was not the task's.
     """
 
     rows: list[Row]
     env: str | None
+    intrinsic: str | None = None
 
 
 def read_search(folder: Path) -> Search:
@@ -84,7 +86,10 @@ def read_search(folder: Path) -> Search:
     manifest = read_record(folder / "manifest.json")
     dream = manifest.group("summary").text("world") == WorldKind.dream.name
     env = None if dream else manifest.group("config").text("env.id")
-    return Search(read_metrics(folder / "metrics.csv"), env)
+    summary = manifest.group("summary")
+    named = summary.text("objective") if "objective" in summary.fields else Objective.reward.name
+    intrinsic = None if named == Objective.reward.name else named
+    return Search(read_metrics(folder / "metrics.csv"), env, intrinsic)
 
 
 def draw_learning(

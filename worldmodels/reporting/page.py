@@ -93,6 +93,16 @@ _DISAGREEMENT_CHART = Chart(
     "generation",
     "standard deviation of the next latent",
 )
+_NOVELTY_CHART = Chart(
+    {
+        "fitness/mean": "mean of the generation",
+        "novelty/mean": "mean of CMA-ES",
+        "fitness/best": "best of the generation",
+        "fitness/worst": "worst of the generation",
+    },
+    "generation",
+    "sum of the intrinsic reward",
+)
 _IMAGINATION_CHARTS = (
     Chart({"train/return": "discounted return"}, "update", "return in the learned model"),
     Chart({"train/reward": "mean reward"}, "update", "reward of a step"),
@@ -265,6 +275,10 @@ def _controller(folder: Path, manifest: Record, figures: Figures) -> Values:
         charts = _charts(_IMAGINATION_CHARTS, folder)
         return {"charts": figures.take("controller", charts), "gradients": True}
     search = read_search(folder)
+    if search.intrinsic:
+        charts = [draw(chart, search.rows) for chart in (_NOVELTY_CHART, _DISAGREEMENT_CHART)]
+        section = {"gradients": False, "paper": False, "intrinsic": search.intrinsic}
+        return {"charts": figures.take("controller", charts), **section}
     curves = {
         "mean of the generation": against_steps(search.rows, "fitness/mean"),
         "mean of CMA-ES": against_steps(search.rows, "selection/mean"),
@@ -272,7 +286,8 @@ def _controller(folder: Path, manifest: Record, figures: Figures) -> Values:
     charts = [draw_learning(curves, [search.env])]
     charts += [draw(chart, search.rows) for chart in (_GENERATION_CHART, _DISAGREEMENT_CHART)]
     paper = search.env in PAPER_CURVES
-    return {"charts": figures.take("controller", charts), "gradients": False, "paper": paper}
+    section = {"gradients": False, "paper": paper, "intrinsic": None}
+    return {"charts": figures.take("controller", charts), **section}
 
 
 def _baseline(folder: Path, manifest: Record, figures: Figures) -> Values:

@@ -22,6 +22,7 @@ from worldmodels.reporting.open_loop import open_loop_world, under_recorded_acti
 from worldmodels.reporting.pictures import decode, image_grid, reconstructions
 from worldmodels.runs.tracking import Draw
 from worldmodels.worlds.dream import DreamWorld
+from worldmodels.worlds.novelty import NoveltyWorld
 from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import PopulationPolicy, rollout
 from worldmodels.worlds.world import Step, World
@@ -152,7 +153,7 @@ class _Film:
             self._take(world)
 
     def _take(self, world: World) -> None:
-        assert isinstance(world, RealWorld | DreamWorld)
+        assert isinstance(world, RealWorld | DreamWorld | NoveltyWorld)
         if isinstance(world, RealWorld):
             self._frames.append(world.frames[:1].copy())
         self._latents.append(world.latents[:1].float().cpu())

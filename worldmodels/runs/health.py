@@ -118,9 +118,9 @@ class Health:
         derived: dict[str, float] = {}
         if "fitness/best" in values:
             derived[SPREAD] = values["fitness/best"] - values["fitness/worst"]
-        if "selection/mean" in values:
-            better = values["selection/mean"] > self._highest
-            self._since = 0 if better else self._since + 1
-            self._highest = max(self._highest, values["selection/mean"])
+        mean = values.get("selection/mean", values.get("novelty/mean"))
+        if mean is not None:
+            self._since = 0 if mean > self._highest else self._since + 1
+            self._highest = max(self._highest, mean)
             derived[SINCE_BEST] = self._since
         return derived

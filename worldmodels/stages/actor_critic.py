@@ -139,9 +139,9 @@ def _module(context: Context, joined: AgentConfig, dynamics: DynamicsModel) -> A
     torch.manual_seed(context.config.seed)
     size = joined.features.size(dynamics.latent_size, dynamics)
     module = ActorCritic(size, joined.controller, context.config.actor_critic.discount)
-    if not context.earlier:
+    before = context.inputs.previous_controller
+    if before is None:
         return module
-    before = context.earlier[-1]
     folder = before.locate("controller")
     try:
         if (folder / ACTOR_CRITIC).exists():

@@ -1,12 +1,13 @@
-"""Parts of an agent that are made before its controller, and that the search needs: the principal
-components that it searches, and where its episodes in the learned model begin.
+"""What is made before a controller and needed by its search: the principal components that it
+searches, where its episodes in the learned model begin, and the networks of an intrinsic reward.
 
-Each is a file of the agent's folder, so that a search that continues, and one on the models of a
-published agent (``base=``), uses the same.
+Each is a file, so that a search that continues uses the same; the first two are in the agent's
+folder, for searches on the models of a published agent (``base=``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from worldmodels.agents.description import AgentConfig
+from worldmodels.agents.distillation_file import DISTILLATION, save_distillation
 from worldmodels.agents.folder import Agent, write_agent
 from worldmodels.agents.model_files import load_encoder, load_first_latents, load_members
 from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
-from worldmodels.config.choices import StartChoice, WorldKind
+from worldmodels.config.choices import Objective, StartChoice, WorldKind
 from worldmodels.data.latents import LatentSet
 from worldmodels.data.starts import draw_starts
 from worldmodels.errors import ConfigError
@@ -27,6 +29,7 @@ from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import Models
+from worldmodels.training.distillation import distil
 from worldmodels.training.moments import feature_moments
 
 START_COUNT = 1024
@@ -146,3 +149,41 @@ def starts_of(
                 " controller.starts=first, or train encoder and dynamics model in this run"
             )
     return path
+
+
+def check_objective(objective: Objective, models: Models, members: Sequence[DynamicsModel]) -> None:
+    """Raise `ConfigError` for an intrinsic reward that these models do not have.
+
+    Args:
+        objective: of the search.
+        models: encoder and dynamics model.
+        members: of the dynamics model.
+    """
+    key = f"controller.objective={objective.name}"
+    if objective is Objective.disagreement and len(members) < 2:
+        raise ConfigError(
+            f"{key}: the dynamics model has one member; train a model with rnn.members=2 or more,"
+            " or give controller.objective=distillation"
+        )
+    if objective is Objective.distillation and models.latents is None:
+        raise ConfigError(
+            f"{key}: the agent of base= has no recorded latents; give"
+            " controller.objective=disagreement, or train a dynamics model in this run"
+        )
+
+
+def distillation_of(context: Context, folder: StageFolder, models: Models, sampled: bool) -> None:
+    """Train and save the networks of random network distillation, where the search needs them and
+    they are missing.
+
+    Args:
+        context: of the command.
+        folder: of the stage.
+        models: encoder and dynamics model.
+        sampled: latents are sampled from their posteriors.
+    """
+    path = folder.path / DISTILLATION
+    if context.config.controller.objective is not Objective.distillation or path.exists():
+        return
+    assert models.latents is not None  # `check_objective`
+    save_distillation(path, distil(LatentSet(models.latents), sampled, context.config.seed))

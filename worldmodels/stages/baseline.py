@@ -40,7 +40,7 @@ from worldmodels.worlds.collect import PolicyEpisodes
 from worldmodels.worlds.dream_env import DreamVectorEnv
 from worldmodels.worlds.members import check_rule
 from worldmodels.worlds.rollout import Outcome
-from worldmodels.worlds.specs import RealWorldSpec, WorldSpec
+from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec
 
 if TYPE_CHECKING:  # Stable-Baselines3 is optional
     from worldmodels.baselines.algorithms import PolicySpec
@@ -62,7 +62,7 @@ class _World:
         features: number of them; None where it observes frames.
     """
 
-    spec: WorldSpec
+    spec: RealWorldSpec | DreamWorldSpec
     max_steps: int
     features: int | None
 

@@ -10,12 +10,14 @@ import numpy as np
 
 from worldmodels import seeds
 from worldmodels.agents.description import AgentConfig
+from worldmodels.agents.distillation_file import DISTILLATION
 from worldmodels.agents.folder import read_agent
 from worldmodels.agents.model_files import load_encoder, load_members
 from worldmodels.config.choices import (
     HiddenChoice,
     LatentChoice,
     MemberSampling,
+    Objective,
     Optimizer,
     WorldKind,
 )
@@ -23,7 +25,7 @@ from worldmodels.config.schema import Config
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
-from worldmodels.evolution.evolve import evolve
+from worldmodels.evolution.evolve import evolve, shown
 from worldmodels.evolution.options import EvolveOptions
 from worldmodels.evolution.pca import PCASubspace
 from worldmodels.evolution.search import Search
@@ -40,7 +42,13 @@ from worldmodels.runs.manifests import MANIFEST
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
 from worldmodels.stages import actor_critic
-from worldmodels.stages.agent_parts import starts_of, subspace_of, write_trained
+from worldmodels.stages.agent_parts import (
+    check_objective,
+    distillation_of,
+    starts_of,
+    subspace_of,
+    write_trained,
+)
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import (
     STATE_FEATURES,
@@ -50,7 +58,7 @@ from worldmodels.stages.inputs import (
     check_latents,
 )
 from worldmodels.worlds.members import SamplingRule, check_rule
-from worldmodels.worlds.specs import DreamWorldSpec, WorldSpec
+from worldmodels.worlds.specs import DreamWorldSpec, NoveltyWorldSpec, WorldSpec
 
 MIN_DREAM_ENVS, MAX_DREAM_ENVS = 64, 256
 """Least and largest number of episodes in one batch in the learned model on a CPU: with fewer the
@@ -74,6 +82,9 @@ def run(context: Context) -> None:
     by_gradients = config.optimizer is Optimizer.actor_critic
     if by_gradients:
         world["actor_critic"] = context.config.actor_critic
+    if config.objective is Objective.reward:
+        # Null, as in controllers of a version without the key, which are the same.
+        world["controller.objective"] = None
     with context.begin("controller", inputs, tuple(growable), controller=config, **world) as folder:
         if folder.complete:
             return
@@ -93,6 +104,7 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     if config.world is WorldKind.dream:
         check_latents(dynamics, joined.features)
         check_rule("controller.", sampling_rule(context.config), members)
+    check_objective(config.objective, models, members)
     agent = folder.path / "agent"
     subspace = subspace_of(context, agent, models, dynamics, joined)
     search = Search(
@@ -106,18 +118,22 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     best = _recorded_best(context, models, dynamics)
     options = _options(context, folder.record["made_by"], best)
     starts = starts_of(context, agent, models, dynamics)
-    world = _world_spec(context, models, joined.features, starts)
+    distillation_of(context, folder, models, joined.features.sampled)
+    world = _world_spec(context, folder.path, models, joined.features, starts)
     workers = partial(context.runtime.pool, world)
     (seed,) = seeds.draw(seeds.Purpose.SELECTION, context.config.seed, count=1)
     draw = agent_snapshot(world.build, encoder, joined.controller, seed, config.max_steps)
     with context.tracker(folder, draw, health.of_search()) as tracker:
         result = evolve(search, subspace, joined.controller, workers, folder.path, options, tracker)
     written = write_trained(context, folder, models, joined, result.parameters)
+    written += [DISTILLATION] if (folder.path / DISTILLATION).exists() else []
+    returns = "selection_mean" if options.intrinsic is None else "selection_novelty"
     folder.finish(
         fingerprint_arrays({"controller": result.parameters}),
         {"steps/s": result.throughput},
         {
-            "selection_mean": result.score,
+            returns: result.score,
+            "objective": config.objective.name,
             "world": config.world.name,
             "generations": result.generations,
             "steps": result.steps,
@@ -128,7 +144,8 @@ def _evolve(context: Context, folder: StageFolder) -> None:
     )
     say(
         f"controller: {result.generations} generations in the {config.world.name} world,"
-        f" mean {result.score:.1f} on selection seeds ({result.throughput:,.0f} steps/s)"
+        f" mean {shown(result.score, options.intrinsic)} on selection seeds"
+        f" ({result.throughput:,.0f} steps/s)"
     )
     warning = exploitation_begins(Record(folder.path / MANIFEST, folder.record))
     if warning is not None:
@@ -155,13 +172,14 @@ def agent_config(context: Context) -> AgentConfig:
 
 def _recorded_best(context: Context, models: Models, dynamics: DynamicsModel) -> float | None:
     """The largest return of an episode that the dynamics model of a dream was trained on; None in
-    the environment, and where the model is an agent's, which comes without episodes.
+    the environment, where the model is an agent's, which comes without episodes, and where the
+    search maximises something else.
 
     Raises:
         ConfigError: the search is to stop above it, and there are no episodes.
     """
     config = context.config.controller
-    if config.world is WorldKind.real:
+    if config.world is WorldKind.real or config.objective is not Objective.reward:
         return None
     if models.latents is not None:
         latents = LatentSet(models.latents)
@@ -198,14 +216,16 @@ def _options(context: Context, made_by: str, recorded_best: float | None) -> Evo
         temperatures=None if final is None else (config.temperature, final),
         recorded_best=recorded_best,
         exploitation_patience=config.exploitation_patience,
+        intrinsic=None if config.objective is Objective.reward else config.objective.name,
     )
 
 
 def _previous_mean(context: Context, subspace: PCASubspace) -> np.ndarray | None:
     """Coordinates of the controller of the round before, where the search starts; or None."""
-    if not context.earlier:
+    before = context.inputs.previous_controller
+    if before is None:
         return None
-    folder = agent_of(context.earlier[-1])
+    folder = agent_of(before)
     mean: np.ndarray = subspace.coordinates(read_agent(folder).parameters[None])[0]
     return mean
 
@@ -223,12 +243,29 @@ def batch_sizes(context: Context) -> tuple[int, int]:
 
 
 def _world_spec(
-    context: Context, models: Models, features: FeatureSpec, starts: Path | None
+    context: Context, folder: Path, models: Models, features: FeatureSpec, starts: Path | None
 ) -> WorldSpec:
-    """How workers build the world that controllers are evolved in."""
+    """How workers build the world that controllers are evolved in; `folder` is of the stage."""
     if context.config.controller.world is WorldKind.real:
         return context.runtime.real(None, models.encoder, models.dynamics, features)
-    return dream_spec(context, models.dynamics, features, starts)
+    return searched(context, dream_spec(context, models.dynamics, features, starts), folder)
+
+
+def searched(
+    context: Context, dream: DreamWorldSpec, folder: Path
+) -> DreamWorldSpec | NoveltyWorldSpec:
+    """How workers build the learned model with the reward that the search maximises.
+
+    Args:
+        context: of the command.
+        dream: the learned model.
+        folder: of the stage ``controller``.
+    """
+    objective = context.config.controller.objective
+    if objective is Objective.reward:
+        return dream
+    networks = folder / DISTILLATION if objective is Objective.distillation else None
+    return NoveltyWorldSpec(dream, networks)
 
 
 def dream_spec(

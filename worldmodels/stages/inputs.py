@@ -14,7 +14,7 @@ from worldmodels.agents.folder import part_fingerprint
 from worldmodels.agents.hub import fetch, require_agent
 from worldmodels.agents.model_files import load_encoder, load_members
 from worldmodels.agents.starts_file import STARTS
-from worldmodels.config.choices import Features
+from worldmodels.config.choices import Features, Objective
 from worldmodels.config.hubs import is_hub
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
@@ -171,7 +171,9 @@ class Inputs:
         A round starts from the round before. A bootstrap run or an agent provides its encoder only:
         dynamics model and controller train quickly, and may be of other classes.
         """
-        before = self.earlier[-1] if self.earlier else self.bootstrap if stage == "vae" else None
+        before = self.bootstrap if stage == "vae" else None
+        if self.earlier:
+            before = self.previous_controller if stage == "controller" else self.earlier[-1]
         if before is not None:
             if stage == "controller":
                 path = agent_of(before) / "controller.safetensors"
@@ -182,6 +184,18 @@ class Inputs:
             path = self.published / "vae.safetensors"
             return Previous(path, part_fingerprint(self.published, path.name))
         return None
+
+    @property
+    def previous_controller(self) -> Run | None:
+        """The round before, from whose controller training starts; None in the first round, and
+        where that controller was trained for another objective."""
+        if not self.earlier:
+            return None
+        before, wanted = self.earlier[-1], self.config.controller.objective
+        summary = before.manifest("controller")["summary"]
+        # Without the key: of an older version, or trained by gradients.
+        same = summary.get("objective", Objective.reward.name) == wanted.name
+        return before if same else None
 
     def previous_fingerprint(self, stage: str) -> dict[str, str]:
         """The fingerprint of the weights that training of `stage` starts from, if there are any."""

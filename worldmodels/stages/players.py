@@ -16,6 +16,7 @@ from worldmodels.config.choices import (
     HiddenChoice,
     LatentChoice,
     MemberSampling,
+    Objective,
     StartChoice,
     WorldKind,
 )
@@ -72,7 +73,7 @@ class Player(Protocol):
 
     @property
     def dream(self) -> Dream | None:
-        """The learned model that it was trained in; None if that was the environment."""
+        """The learned model that it was trained in for the task's reward; None without one."""
         ...
 
     @property
@@ -117,7 +118,7 @@ def _dream(
     parts: Path,
     frame_skip: int,
 ) -> Dream | None:
-    """The learned model in which a stage trained.
+    """The learned model in which a stage trained for the task's reward; None without one.
 
     Args:
         context: of the command.
@@ -129,6 +130,8 @@ def _dream(
     """
     if manifest["summary"]["world"] != WorldKind.dream.name:
         return None
+    if manifest["summary"].get("objective", Objective.reward.name) != Objective.reward.name:
+        return None  # its returns there are of another reward, which the environment has none of
     config = manifest["config"]
     rule = SamplingRule(
         # An older version had one member, and neither key.

@@ -18,6 +18,7 @@ from worldmodels.trackers import ENV_STEPS, FRAMES_PER_SECOND, PictureTracker
 _SCORES = (
     *("fitness/mean", "fitness/best", "fitness/worst"),
     *("selection/mean", "selection/best"),
+    *("novelty/mean", "novelty/best"),
 )
 
 

@@ -48,7 +48,7 @@ class WandBTracker:
             config=dict(config),
             settings=wandb.Settings(silent=True),
         )
-        for pattern in ("fitness/*", "selection/*"):
+        for pattern in ("fitness/*", "selection/*", "novelty/*"):
             self._run.define_metric(pattern, step_metric=ENV_STEPS)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

@@ -59,6 +59,7 @@ class DreamWorld:
         self._spec = features
         self.device = device
         self.feature_size = features.size(dynamics.latent_size, dynamics)
+        self.latent_size = dynamics.latent_size
 
     @property
     def latents(self) -> Tensor:
@@ -147,6 +148,12 @@ class DreamWorld:
         self._time = self._time + 1
         truncated = np.zeros_like(terminated)
         return Step(self.features(), reward, terminated, truncated, imagined.disagreement)
+
+    @torch.inference_mode()
+    def predicted_variance(self) -> Tensor:
+        """The variance over the members of an ensemble of the means that they predicted for the
+        present latents, averaged over the dimensions: (N,). After `reset` there are none yet."""
+        return self._members.variance(self._state).mean(dim=-1)
 
     def _terminated(self, logits: Tensor) -> np.ndarray:
         """Which episodes terminate, (N,) bool, from logits (N,)."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from gymnasium.vector import VectorEnv
 
+from worldmodels.agents.distillation_file import load_distillation
 from worldmodels.agents.model_files import (
     load_dynamics,
     load_encoder,
@@ -24,6 +25,7 @@ from worldmodels.models.features import FeatureSpec
 from worldmodels.workers.jobs import READ
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.members import SamplingRule
+from worldmodels.worlds.novelty import NoveltyWorld
 from worldmodels.worlds.real import Perception, RealWorld
 
 
@@ -129,4 +131,28 @@ class DreamWorldSpec:
         return load_starts(self.starts, dynamics.latent_size, dynamics.action_size)
 
 
-WorldSpec = RealWorldSpec | DreamWorldSpec
+@dataclass(frozen=True)
+class NoveltyWorldSpec:
+    """What a worker builds a `NoveltyWorld` from.
+
+    Args:
+        dream: the learned model.
+        distillation: file of the networks; None for the variance of an ensemble's members.
+    """
+
+    dream: DreamWorldSpec
+    distillation: Path | None = field(default=None, metadata=READ)
+
+    def build(self) -> NoveltyWorld:
+        """Load models and networks and make the world.
+
+        Raises:
+            ArtifactError: a file is missing or damaged.
+        """
+        dream = self.dream.build()
+        if self.distillation is None:
+            return NoveltyWorld(dream)
+        return NoveltyWorld(dream, load_distillation(self.distillation, dream.latent_size))
+
+
+WorldSpec = RealWorldSpec | DreamWorldSpec | NoveltyWorldSpec

@@ -18,7 +18,7 @@ from worldmodels.planning.timing import (
     step_times,
 )
 from worldmodels.stages.calibration.setting import Setting
-from worldmodels.stages.controller import batch_sizes, dream_spec
+from worldmodels.stages.controller import batch_sizes, dream_spec, searched
 from worldmodels.workers.jobs import Pool
 from worldmodels.workers.local import LocalPool
 from worldmodels.worlds.collect import CollectShard, RandomActions
@@ -80,7 +80,8 @@ def _needed(setting: Setting, policies: set[ActionSource]) -> list[tuple[str, Wo
         real = runtime.real(None, encoder, dynamics, features)
         needed.append(("controller", real, num_envs, joined.controller))
     if dreaming:
-        dream = dream_spec(setting.context, dynamics, features, None)
+        predicted = dream_spec(setting.context, dynamics, features, None)
+        dream = searched(setting.context, predicted, folder.parent)
         needed.append(("dream", dream, batch_sizes(setting.context)[1], joined.controller))
     evaluated = evaluation_num_envs(runtime.env_spec(engine).engine, num_envs)
     real = runtime.real(engine, encoder, dynamics, features)
