@@ -39,7 +39,7 @@ from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import say
 
 SEEDS = (1, 2, 3)
-AGENT = str(Path(__file__).resolve().parents[1] / "pretrained" / "carracing-dream")
+AGENT = "pretrained/carracing-dream"
 RANDOM = {
     "noise": ("uniform", "independent uniform actions"),
     "brownian": ("brownian", "Brownian actions"),

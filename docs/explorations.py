@@ -11,6 +11,7 @@ import tables
 from scipy import stats
 
 _MEASURES = (
+    ("frames", "frames", ",.0f"),
     ("tiles", "tiles visited", ".1%"),
     ("cells", "cells", ",.0f"),
     ("log_determinant", "log-determinant", ".2f"),

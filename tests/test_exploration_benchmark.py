@@ -113,6 +113,7 @@ def test_the_table_has_means_and_intervals(monkeypatch: pytest.MonkeyPatch) -> N
         "what": "uniform",
         "watched": None,
         "cells": 100,
+        "frames": 9,
     }
     run |= {"tiles": 0.25, "log_determinant": -1.0, "distance": 2.0, "nll": 1.0}
     runs = [run | {"seed": n, "returns": [n * 10.0, n * 10.0]} for n in (1, 2, 3)]
@@ -133,12 +134,12 @@ def test_the_table_has_means_and_intervals(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_benchmark_runs_in_small_and_can_be_stopped(tmp_path: Path) -> None:
     line = [sys.executable, str(BENCHMARKS / "exploration.py"), "television/disagreement"]
     line += ["--smoke", "--seed", "1", "--data", str(tmp_path)]
-    for _ in range(2):
+    for repeated in (False, True):
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         (found,) = read_json(tmp_path / "exploration.json")["runs"]
-    assert "collecting" not in done.stdout  # what is finished is not repeated
-    assert found["frames"] == 2 * 4 * 13
+        assert ("iterate: round 1 of 2" in done.stdout) != repeated
+    assert found["frames"] == 2 * 4 * 11  # env.max_steps=40, four steps at a time
     assert found["cells"] >= 8
     assert 0 <= found["watched"] <= 1
     assert np.isfinite([found["nll"], found["distance"], found["log_determinant"]]).all()
