@@ -159,6 +159,7 @@ SEARCH = ("stage=controller", "preset=smoke", ALONE, *DREAM)
 
 def test_a_search_for_novelty_is_resumed_to_the_bit(copy: Path) -> None:
     words = (*SEARCH, "base=smoke", "controller.objective=distillation", "controller.generations=3")
+    words += ("controller.final_temperature=1.5",)
     done = run(copy, *words, "run=whole", "controller.eval_interval=1")
     assert done.returncode == 0, done.stderr
     assert "distillation " in done.stdout

@@ -1,5 +1,5 @@
 """benchmarks/model_comparison.py: its commands, and the tables of what it writes. The script itself
-runs in ``system/test_model_comparison_runs.py``."""
+runs in ``test_model_comparison_runs.py``."""
 
 import importlib
 from pathlib import Path

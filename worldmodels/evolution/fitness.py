@@ -18,6 +18,7 @@ from worldmodels.models.controller import ControllerSpec
 from worldmodels.workers.jobs import Heartbeat, Pool
 from worldmodels.workers.queue import Batch
 from worldmodels.worlds.dream import DreamWorld
+from worldmodels.worlds.novelty import NoveltyWorld
 from worldmodels.worlds.rollout import Outcome, PopulationPolicy, Recorder, rollout
 from worldmodels.worlds.world import World
 
@@ -83,7 +84,7 @@ class EvalBatch:
         seeds = list(self.seeds) * len(self.candidates)
         spec, begin = self.spec, world.reset
         if spec.temperature is not None:
-            assert isinstance(world, DreamWorld)
+            assert isinstance(world, DreamWorld | NoveltyWorld)
             begin = partial(world.reset, temperature=spec.temperature)
         policy = PopulationPolicy(
             self.candidates, episodes, world.feature_size, spec.controller, world.device

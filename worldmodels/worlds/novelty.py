@@ -39,9 +39,9 @@ class NoveltyWorld:
         """The current latents z_t: (N, Z) float32."""
         return self._dream.latents
 
-    def reset(self, seeds: Sequence[int]) -> Tensor:
+    def reset(self, seeds: Sequence[int], temperature: float | None = None) -> Tensor:
         """Start one episode per seed; features (N, F). See `DreamWorld.reset`."""
-        return self._dream.reset(seeds)
+        return self._dream.reset(seeds, temperature)
 
     def step(self, actions: Tensor) -> Step:
         """Take a step with actions (N, A); see `DreamWorld.step`. The reward is the novelty."""

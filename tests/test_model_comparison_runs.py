@@ -15,8 +15,8 @@ from waiting import wait_for
 from worldmodels.errors import EXIT_STOPPED
 from worldmodels.files.atomic import read_json
 
-pytestmark = pytest.mark.system
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def start(data: Path, *words: str) -> subprocess.Popen[str]:
