@@ -14,7 +14,6 @@ stopped and started again.
     python benchmarks/study.py carracing search/full    # one row of it
     python benchmarks/study.py takecover parts --list   # the commands, one a line
     python benchmarks/study.py takecover temperatures --base pretrained/takecover
-    python benchmarks/study.py takecover annealing --base pretrained/takecover
     python benchmarks/study.py carracing noise
 """
 
@@ -244,7 +243,7 @@ def _searches() -> tuple[Variant, ...]:
 
 
 def takecover() -> Study:
-    """Searches of 6 M steps; one seed, and several in the table of temperatures.
+    """Searches of the preset's steps; one seed, and several in the tables of temperatures.
 
     The tables ``parts`` and ``memories`` use a temperature at which so short a search succeeds.
     """
@@ -252,7 +251,7 @@ def takecover() -> Study:
     more = ("controller.total_steps=20_000_000", "controller.eval_episodes=256")
     return Study(
         "takecover",
-        ("env=takecover", "controller.total_steps=6_000_000", "controller.eval_episodes=64"),
+        ("env=takecover", "evaluate.first_seed=0", "evaluate.episodes=100"),
         (
             *(
                 Row(
@@ -260,7 +259,15 @@ def takecover() -> Study:
                 )
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
             ),
-            *(Row("annealing", *row) for row in _annealed()),
+            *(
+                Row(
+                    "temperatures",
+                    f"annealed-{first}-{last}",
+                    f"temperature {first} to {last}",
+                    (f"controller.temperature={first}", f"controller.final_temperature={last}"),
+                )
+                for first, last in ((0.5, 1.15), (1.5, 1.0))
+            ),
             Row("longer", "tau-0.5", "temperature 0.5", ("controller.temperature=0.5", *more)),
             Row("longer", "tau-1.0", "temperature 1.0", (*mild, *more), one),
             *(
@@ -285,23 +292,6 @@ def takecover() -> Study:
             ),
         ),
     )
-
-
-def _annealed() -> tuple[Variant, ...]:
-    """Temperatures that change over the search, and searches at the final ones."""
-    constant = tuple(
-        (f"tau-{last}", f"temperature {last}", (f"controller.temperature={last}",))
-        for last in (1.15, 1.0)
-    )
-    changing = tuple(
-        (
-            f"tau-{first}-{last}",
-            f"temperature {first} to {last}",
-            (f"controller.temperature={first}", f"controller.final_temperature={last}"),
-        )
-        for first, last in ((0.5, 1.15), (1.5, 1.0))
-    )
-    return constant + changing
 
 
 def _dream_variants() -> tuple[Variant, ...]:

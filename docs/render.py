@@ -188,7 +188,6 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "quick_second": (tables.scores, "quick-second"),
     "quick_stages": (tables.stages, "quick"),
     "doom_scores": (tables.scores, "takecover"),
-    "doom_second": (tables.scores, "takecover-second"),
     "dream_rounds": (rounds.scores, "dreamt-rounds"),
     "dream_cool": (rounds.scores, "dreamt-rounds-cool"),
     "wheel": (tables.wheel, "wheel"),
@@ -222,7 +221,10 @@ DOOM_DATA = {
     "B: the same episodes; VAE trained again": "takecover-again",
     "C: those, and 400 episodes of the agent of row B": "takecover-bootstrapped",
     "D: 1,800 episodes of persistent random actions (bootstrap run)": "takecover-bootstrap",
-    "E: those, and 400 episodes of the agent of row D (shipped agent)": "takecover",
+    "E: those, and 400 episodes of the agent of row D": "takecover-mixed",
+    "F: 10,000 episodes of persistent random actions, each held for four frames (shipped agent)": (
+        "takecover"
+    ),
 }
 """Training data of the agents of Take Cover, in their order, and the result of each."""
 

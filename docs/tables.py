@@ -70,8 +70,7 @@ def _study(runs: list[dict[str, Any]]) -> str:
         if dreamt:
             row.append(", ".join(f"{np.mean(run['returns']['dream']):.0f}" for run in same))
         if published:
-            paper = PAPER_TEMPERATURES[float(name.removeprefix("tau-"))]
-            row += [f"{mean} ± {std}" for mean, std in (paper.environment, paper.dream)]
+            row += _of_paper(name)
         if likely:
             row.append(", ".join("–" if r["nll"] is None else f"{r['nll']:.4f}" for r in same))
         row.append(" ".join(f"`{word}`" for word in same[0]["overrides"]) or "–")
@@ -81,6 +80,15 @@ def _study(runs: list[dict[str, Any]]) -> str:
     header += ["paper: real environment", "paper: dream"] * published
     header += ["MDN-RNN, nats per dimension"] * likely + ["overrides"]
     return markdown_table(header, rows)
+
+
+def _of_paper(name: str) -> tuple[str, str]:
+    """The paper's scores in the environment and in the dream, at the temperature of a row."""
+    for temperature, paper in PAPER_TEMPERATURES.items():
+        if name == f"tau-{temperature}":
+            environment, dream = (f"{m} ± {s}" for m, s in (paper.environment, paper.dream))
+            return environment, dream
+    return "–", "–"
 
 
 def maker(run: dict[str, Any]) -> str:
