@@ -135,7 +135,7 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
     if "rounds" in run:
         write_film(target, film, run["scores"]["agent"]["seeds"][0], 12.5)
         return
-    _excerpt(folder / "evaluate" / "median.mp4", film)
+    _excerpt(folder / "evaluate" / "median.mp4", film, agent.config.frame_skip)
     for name, picture in PICTURES.items():
         shutil.copyfile(folder / picture, pictures / f"{folder.name}-{name}.png")
 
@@ -155,9 +155,12 @@ def _search(run: dict[str, Any]) -> str:
     )
 
 
-def _excerpt(film: Path, path: Path) -> None:
-    """Every fourth frame of ten seconds, at half the size, with a palette of its own."""
-    chain = "select=not(mod(n\\,4)),setpts=N/12.5/TB,scale=iw/2:-1:flags=neighbor,split[a][b];"
+def _excerpt(film: Path, path: Path, frame_skip: int) -> None:
+    """Every fourth step of the simulator, of ten seconds, at half the size, with a palette of its
+    own. The film has a frame for each `frame_skip` steps."""
+    every = max(1, 4 // frame_skip)
+    chain = f"select=not(mod(n\\,{every})),setpts=N/12.5/TB,scale=iw/2:-1:flags=neighbor,"
+    chain += "split[a][b];"
     chain += "[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none"
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", "-t", "10", "-i", film]
     command += ["-vf", chain, "-r", "12.5", path]
