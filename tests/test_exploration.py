@@ -158,8 +158,8 @@ SEARCH = ("stage=controller", "preset=smoke", ALONE, *DREAM)
 
 
 def test_a_search_for_novelty_is_resumed_to_the_bit(copy: Path) -> None:
-    words = (*SEARCH, "base=smoke", "controller.objective=distillation", "controller.generations=3")
-    words += ("controller.final_temperature=1.5",)
+    search = (*SEARCH, "base=smoke", "controller.objective=distillation")
+    words = (*search, "controller.generations=3", "controller.final_temperature=1.5")
     done = run(copy, *words, "run=whole", "controller.eval_interval=1")
     assert done.returncode == 0, done.stderr
     assert "distillation " in done.stdout
@@ -240,7 +240,7 @@ def test_a_search_for_the_reward_is_that_of_a_version_without_objectives(copy: P
 def test_an_agent_without_recorded_latents_is_refused(tmp_path: Path) -> None:
     agent = Path(__file__).resolve().parent.parent / "pretrained" / "carracing-dream"
     words = (*SEARCH, f"base={agent}", "controller.objective=distillation")
-    observed = ("env.frame_skip=4", "env.crop_rows=null")
+    observed = ("env.frame_skip=4", "env.crop_rows=null", "env.engine=gymnasium")
     assert "has no recorded latents; give" in error_line(run(tmp_path, *words, *observed))
 
 
