@@ -27,6 +27,7 @@ def benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module(name)
 
 
+@pytest.mark.system
 def test_the_commands_of_the_benchmark_compose(monkeypatch: pytest.MonkeyPatch) -> None:
     module = benchmark("exploration", monkeypatch)
     plan = module.Plan(module.FULL, Path("data"))

@@ -34,6 +34,7 @@ def trained(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**one, "seconds": 0} for one in record["intervals"]]
 
 
+@pytest.mark.system
 def test_a_population_killed_where_it_writes_is_that_of_one_that_was_not(tmp_path: Path) -> None:
     whole = swept(tmp_path / "whole")
     for write in (12, 40):
@@ -80,6 +81,7 @@ def test_a_population_killed_where_it_writes_is_that_of_one_that_was_not(tmp_pat
     assert "a sweep with sweep.members=4, now 5; choose another run=" in line
 
 
+@pytest.mark.system
 def test_an_interval_goes_on_as_training_without_a_pause(tmp_path: Path) -> None:
     record = swept(tmp_path)
     first, second = record["intervals"][:4], record["intervals"][4:]
