@@ -82,6 +82,7 @@ def test_an_unknown_agent_is_refused_with_the_names_of_those_that_are_shipped() 
         (["logger=tensorboard", "stage=vae"], "tensorboard", "tensorboard"),
         (["workers=ray"], "ray", "ray"),
         (["workers=ray"], "grpc", "ray"),
+        (["stage=sweep", "sweep.space={seed: [1, 2]}"], "optuna", "sweep"),
     ],
 )
 def test_a_missing_extra_is_named(
@@ -98,6 +99,12 @@ def test_a_stage_that_does_not_play_needs_no_simulator(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "vizdoom", None)
     for stage in ("vae", "rnn", "inspect", "report"):
         extras.check(composed("env=takecover", f"stage={stage}"))
+
+
+def test_a_population_needs_no_package_for_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    rates = "sweep.space={vae.learning_rate: {low: 1e-4, high: 1e-2, log: true}}"
+    extras.check(composed("stage=sweep", "sweep.method=population", rates))
 
 
 def test_an_environment_of_a_module_that_is_not_there_is_refused() -> None:

@@ -8,7 +8,16 @@ from importlib.util import find_spec
 from shutil import which
 
 from worldmodels import extensions, trackers
-from worldmodels.config.choices import IMPORT, Backend, Display, Engine, Format, Stage, Target
+from worldmodels.config.choices import (
+    IMPORT,
+    Backend,
+    Display,
+    Engine,
+    Format,
+    Stage,
+    SweepMethod,
+    Target,
+)
 from worldmodels.config.hubs import is_hub
 from worldmodels.config.parts import parts
 from worldmodels.config.schema import Config
@@ -142,7 +151,7 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
         if config.workers.backend is Backend.ray:
             yield "workers=ray", "ray"
             yield "workers=ray", "grpc"
-    if stage is Stage.sweep:
+    if stage is Stage.sweep and config.sweep.method is SweepMethod.tpe:
         yield "stage=sweep", "optuna"
     if stage is Stage.baseline:
         yield "stage=baseline", "stable_baselines3"
