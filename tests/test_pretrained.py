@@ -67,7 +67,7 @@ def test_an_agent_without_observations_and_actions_is_converted(
 @pytest.mark.parametrize("name", RUNS)
 def test_it_is_small_enough_for_git(name: str) -> None:
     folder, _ = published(name)
-    assert sum(path.stat().st_size for path in folder.iterdir()) <= 13e6
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 12e6
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def save_dynamics(
         first: latents at which episodes in it begin.
         others: the other members, of the same class and sizes; their weights follow in the file.
     """
-    begin = {name: torch.from_numpy(array) for name, array in vars(first).items()}
+    begin = {name: _smallest(torch.from_numpy(array)) for name, array in vars(first).items()}
     tree: dict[str, Any] = {"model": _described(dynamics), "module": dynamics.state_dict()}
     tree["first_latents"] = begin
     if others:
@@ -99,7 +99,15 @@ def load_first_latents(path: Path) -> FirstLatents:
         path, outline, _outlined(path, outline, registry.find_dynamics).latent_size
     )
     tree = weights.load(path)["first_latents"]
-    return FirstLatents(**{name: finite(path, name, rows).numpy() for name, rows in tree.items()})
+    return FirstLatents(
+        **{name: finite(path, name, rows).float().numpy() for name, rows in tree.items()}
+    )
+
+
+def _smallest(rows: Tensor) -> Tensor:
+    """`rows` in bfloat16 where that loses nothing, as where the encoder computed in it."""
+    small = rows.bfloat16()
+    return small if torch.equal(small.float(), rows) else rows
 
 
 def is_tensor(value: Any, shape: tuple[int, ...], *dtypes: torch.dtype) -> bool:
@@ -241,14 +249,14 @@ def _check_first_latents(path: Path, outline: Mapping[str, Any], latent_size: in
     if good and isinstance(found["mean"], Tensor) and found["mean"].dim() == 2:
         shape = (len(found["mean"]), latent_size)
         good = shape[0] in _STARTS and all(
-            is_tensor(rows, shape, torch.float32) for rows in found.values()
+            is_tensor(rows, shape, torch.float32, torch.bfloat16) for rows in found.values()
         )
     else:
         good = False
     if not good:
         raise ArtifactError(
-            f"{path}: first_latents has to be mean and logvar, each float32 (episodes,"
-            f" {latent_size}): copy it again"
+            f"{path}: first_latents has to be mean and logvar, each float32 or bfloat16"
+            f" (episodes, {latent_size}): copy it again"
         )
 
 
