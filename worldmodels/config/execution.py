@@ -71,8 +71,7 @@ class SweepConfig:
     """Members of a population, each of which trains for all epochs; they differ in their learning
     rates alone."""
     interval: int = number(1, 1, MANY, unit="epochs")
-    """Epochs between two times at which the worst quarter of a population goes on from weights of
-    the best quarter."""
+    """Epochs after which the worst quarter of a population is replaced by copies of the best."""
 
 
 @dataclass

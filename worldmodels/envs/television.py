@@ -1,7 +1,7 @@
 """A noisy television: a part of the picture that an action turns to noise.
 
-The noise cannot be predicted and never repeats, so a controller that looks for what it has not
-seen, or cannot predict, may watch it for ever (Burda et al. 2018, "Large-Scale Study of
+The noise cannot be predicted and never repeats, so a controller whose reward is novelty, or the
+error of a prediction, may always choose that action (Burda et al. 2018, "Large-Scale Study of
 Curiosity-Driven Learning", section 5).
 """
 

@@ -206,7 +206,7 @@ class Inputs:
         return found
 
     def checkpoint(self, stage: str, part: str = "") -> Path | None:
-        """The folder of the checkpoint that training of `stage` goes on from, if there is one.
+        """The folder of the checkpoint that training of `stage` continues, if there is one.
 
         Args:
             stage: that trains.
