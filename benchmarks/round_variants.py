@@ -84,7 +84,8 @@ def schedule(changes: dict[str, Any]) -> list[dict[str, Any]]:
         for one in yaml.safe_load(PRESET.read_text())["iterate"]["schedule"]
         if one["round"] <= LAST
     ]
-    return [*kept, {"round": COMMON + 1, **changes, "evaluate": EVALUATION}]
+    kept.append({"round": COMMON + 1, **changes, "evaluate": EVALUATION})
+    return sorted(kept, key=lambda one: one["round"])
 
 
 def run_name(row: Row | None, seed: int) -> str:
