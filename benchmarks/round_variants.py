@@ -60,8 +60,8 @@ ROWS = (
     Row("failure-share", "`rnn.failure_share=0.3`", {"rnn": {"failure_share": 0.3}}),
     Row(
         "branches",
-        "two branches of each failure, without mirrored episodes",
-        {"rollouts": {"branches": 2, "branch_steps": 12, "mirrored_share": 0}},
+        "two branches of each failure, `rollouts.noise=0.05`, without mirrored episodes",
+        {"rollouts": {"branches": 2, "branch_steps": 12, "noise": 0.05, "mirrored_share": 0}},
     ),
     Row("one-sided", "without mirrored episodes", {"rollouts": {"mirrored_share": 0}}),
     Row(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tables
+from over_seeds import with_range
 
 from worldmodels.reporting.scores import AGENT_IN_DREAM, Score, summarise
 
@@ -211,10 +212,7 @@ def _values(measure: Measure, results: Sequence[Result]) -> list[float]:
 def _cell(values: Sequence[float], digits: int) -> str:
     if not values:
         return "–"
-    mean, low, high = (
-        f"{value:,.{digits}f}" for value in (statistics.mean(values), min(values), max(values))
-    )
-    return mean if low == high else f"{mean} ({low} to {high})"
+    return with_range(values, f",.{digits}f")
 
 
 def _pooled(results: Sequence[Result], world: str, policy: str) -> Score | None:

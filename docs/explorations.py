@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Sequence
 from typing import Any
 
 import tables
-from scipy import stats
+from over_seeds import with_interval
 
 _MEASURES = (
     ("frames", "frames", ",.0f"),
@@ -39,15 +37,6 @@ def exploration(record: dict[str, Any], table: str) -> str:
     rows = []
     for name in dict.fromkeys(run["name"] for run in runs):
         mine = [run for run in runs if run["name"] == name]
-        cells = (_cell([run[key] for run in mine], form) for key, _, form in shown)
+        cells = (with_interval([run[key] for run in mine], form) for key, _, form in shown)
         rows.append((mine[0]["what"], str(len(mine)), *cells))
     return tables.markdown_table(("collects", "seeds", *(head for _, head, _ in shown)), rows)
-
-
-def _cell(values: Sequence[float], form: str) -> str:
-    """Mean and interval; the mean alone of one value."""
-    mean, count = statistics.mean(values), len(values)
-    if count == 1:
-        return format(mean, form)
-    half = stats.t.ppf(0.975, count - 1) * statistics.stdev(values) / math.sqrt(count)
-    return f"{mean:{form}} ({mean - half:{form}} to {mean + half:{form}})"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tables
+from over_seeds import with_interval, with_range
 
 from worldmodels.files.atomic import read_json
 from worldmodels.reporting.rounds import ROUNDS
@@ -107,3 +108,50 @@ def by_round(runs: Sequence[dict[str, Any]]) -> str:
         rows.append((str(number + 1), f"{frames / 1000:.0f},000", *returns))
     seeds = [f"seed {run['seed']}" for run in runs]
     return tables.markdown_table(("round", "frames so far", *seeds), rows)
+
+
+def variants(record: dict[str, Any]) -> str:
+    """Variants of later rounds, each beside the preset's own with the same seed.
+
+    A value is the mean over seeds, with the least and the greatest of them in brackets; the
+    difference from the preset has its 95 % interval by Student's t.
+
+    Args:
+        record: of ``benchmarks/round_variants.py``.
+    """
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in record["rows"]:
+        found.setdefault(row["row"], {})[row["seed"]] = row
+    preset = found["preset"]
+    rows = []
+    for name, by_seed in found.items():
+        runs = list(by_seed.values())
+        paired = [_all_rounds(run) - _all_rounds(preset[run["seed"]]) for run in runs]
+        longest = [run["by_horizon"][-1][-1] for run in runs]
+        rows.append(
+            (
+                runs[0]["what"],
+                str(len(runs)),
+                with_range([_all_rounds(run) for run in runs], ".0f"),
+                "" if name == "preset" else with_interval(paired, "+.0f"),
+                with_range([run["earned"][-1] for run in runs], ".0f"),
+                with_range([one["predicted"] - one["earned"] for one in longest], ".0f"),
+                f"{statistics.mean(run['cpu_s'] for run in runs) / 60:.0f}",
+            )
+        )
+    steps = {run["by_horizon"][-1][-1]["steps"] for row in found.values() for run in row.values()}
+    first, last = record["rounds"]
+    header = (
+        f"rounds {first} to {last}",
+        "seeds",
+        "mean return",
+        "difference from the preset",
+        f"round {last}",
+        f"predicted less earned, {'/'.join(map(str, sorted(steps)))} steps",
+        "CPU minutes",
+    )
+    return tables.markdown_table(header, rows)
+
+
+def _all_rounds(run: dict[str, Any]) -> float:
+    return statistics.mean(run["earned"])

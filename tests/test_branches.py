@@ -332,6 +332,7 @@ def test_without_failures_every_transition_occurs_once(
             "rollouts.branches=3: CarRacing-v3 cannot be set back",
         ),
         (("rollouts.noise=0",), "choose rollouts.noise above 0"),
+        (("stage=iterate", "iterate.noise=0"), "choose iterate.noise above 0"),
     ],
 )
 def test_branches_that_cannot_be_are_refused(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markdown_cells import cells
 
 from worldmodels.errors import ConfigError
 from worldmodels.files.atomic import write_json
@@ -102,13 +103,6 @@ def result(row: str, seed: int, nll: float, returns: list[float], recall: float 
             "dream": {"steps/s": 1000.0, "scores": {"agent": score, AGENT_IN_DREAM: score}}
         },
     }
-
-
-def cells(table: str) -> list[dict[str, str]]:
-    header, _, *rows = (
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n") if line
-    )
-    return [dict(zip(header, row, strict=True)) for row in rows]
 
 
 def record() -> dict[str, Any]:

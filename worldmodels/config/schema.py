@@ -157,7 +157,9 @@ def round_config(config: Config, number: int) -> Config:
         own.bootstrap = {}
         if not any("policy" in c.get("rollouts", {}) for c in changes if c["round"] > 1):
             own.rollouts.policy = ActionSource.controller
-        if not any("noise" in change.get("rollouts", {}) for change in changes):
+        if any("noise" in change.get("rollouts", {}) for change in changes):
+            own.iterate.noise = own.rollouts.noise
+        else:
             own.rollouts.noise = config.iterate.noise
     return own
 

@@ -1,0 +1,9 @@
+"""The cells of a table in Markdown, as docs/tables.py writes it."""
+
+
+def cells(table: str) -> list[dict[str, str]]:
+    """Each row by the headings of its columns."""
+    header, _, *rows = (
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n") if line
+    )
+    return [dict(zip(header, row, strict=True)) for row in rows]
