@@ -154,4 +154,4 @@ def variants(record: dict[str, Any]) -> str:
 
 
 def _all_rounds(run: dict[str, Any]) -> float:
-    return statistics.mean(run["earned"])
+    return float(statistics.mean(run["earned"]))

@@ -52,7 +52,7 @@ def test_the_commands_of_a_study_compose_and_begin_from_a_row_or_an_agent(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    study = importlib.import_module("study").STUDIES[name]()
+    study = importlib.import_module("study_rows").STUDIES[name]()
     made = set()
     for row in study.rows:
         seed = row.seeds[0]
