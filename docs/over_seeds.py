@@ -10,14 +10,14 @@ from scipy import stats
 
 
 def with_interval(values: Sequence[float], form: str) -> str:
-    """Mean and its 95 % interval by Student's t; the mean alone of one value.
+    """Mean and its 95 % interval by Student's t; the mean alone of fewer than three values.
 
     Args:
         values: one for each seed.
         form: of each number, as `format` takes it.
     """
     mean, count = statistics.mean(values), len(values)
-    if count == 1:
+    if count < 3:
         return format(mean, form)
     half = stats.t.ppf(0.975, count - 1) * statistics.stdev(values) / math.sqrt(count)
     return f"{mean:{form}} ({mean - half:{form}} to {mean + half:{form}})"

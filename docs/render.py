@@ -200,6 +200,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "play_frames": (frames.frames, "play"),
     "dream_steady": (rounds.scores, "dreamt-rounds-steady"),
     "doom_rounds": (rounds.scores, "rounds"),
+    "round_variants": (rounds.variants, "round_variants"),
     "doom_stages": (tables.stages, "takecover"),
     "doom_maker": (tables.maker, "takecover"),
     "engines": (tables.engines, "takecover_engines"),
