@@ -9,7 +9,8 @@ Rounds 1 to 8 are those of the preset and are run once for each seed. Each row c
 rounds 9 to 12, in which some keys have other values, so that rows of one seed differ in these
 rounds alone. Agents are evaluated on the same 100 tracks, on which no choice is made. Finished
 rounds are skipped, so that the script can be stopped and started again; it then writes what is
-finished to ``round_variants.json``, with the rows that are there already.
+finished to ``round_variants.json``, with the rows that are there already. Once the first rounds of
+a seed are finished, its rows can run beside each other.
 """
 
 from __future__ import annotations
@@ -138,6 +139,19 @@ def begin(row: Row, seed: int, data: Path) -> None:
             part.rename(target)
 
 
+def finished(row: Row | None, seed: int, data: Path) -> list[dict[str, Any]]:
+    """The finished rounds of a run.
+
+    Args:
+        row: None for the rounds that all rows have in common.
+        seed: of the run.
+        data: folder of the runs.
+    """
+    path = data / run_name(row, seed) / ROUNDS
+    rounds: list[dict[str, Any]] = read_json(path)["rounds"] if path.exists() else []
+    return rounds
+
+
 def measure(row: Row, seed: int, data: Path) -> dict[str, Any] | None:
     """Rounds 9 to 12 of a run, or None where they are not finished.
 
@@ -146,8 +160,7 @@ def measure(row: Row, seed: int, data: Path) -> dict[str, Any] | None:
         seed: of the run.
         data: folder of the runs.
     """
-    path = data / run_name(row, seed) / ROUNDS
-    entries = read_json(path)["rounds"][COMMON:] if path.exists() else []
+    entries = finished(row, seed, data)[COMMON:]
     if len(entries) < LAST - COMMON:
         return None
     folders = [data / run_name(row, seed) / entry["name"] for entry in entries]
@@ -192,6 +205,8 @@ def main() -> None:
             if options.list:
                 print(shlex.join(words))
                 continue
+            if row is None and len(finished(None, seed, options.data)) == COMMON:
+                continue  # a process that runs other rows may be reading them
             if row is not None:
                 begin(row, seed, options.data)
             done = subprocess.run([sys.executable, *words[1:]], check=False)
