@@ -114,7 +114,7 @@ def variants(record: dict[str, Any]) -> str:
     """Variants of later rounds, each beside the preset's own with the same seed.
 
     A value is the mean over seeds, with the least and the greatest of them in brackets; the
-    difference from the preset has its 95 % interval by Student's t.
+    difference from the preset has its 95 % interval by Student's t, from three seeds on.
 
     Args:
         record: of ``benchmarks/round_variants.py``.

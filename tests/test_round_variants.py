@@ -83,9 +83,10 @@ def test_the_table_compares_each_seed_with_the_preset_of_that_seed(
         "rows": [
             *(result("preset", seed, earned, 350.0 + seed) for seed, earned in of_preset.items()),
             *(result("other", seed, earned, 310.0) for seed, earned in own.items()),
+            *(result("pair", seed, own[seed], 310.0) for seed in (1, 2)),
         ],
     }
-    preset, other = cells(importlib.import_module("rounds").variants(record))
+    preset, other, pair = cells(importlib.import_module("rounds").variants(record))
     assert (preset["rounds 9 to 10"], preset["seeds"]) == ("the preset", "3")
     assert preset["mean return"] == "633 (530 to 750)"
     assert preset["difference from the preset"] == ""
@@ -96,3 +97,5 @@ def test_the_table_compares_each_seed_with_the_preset_of_that_seed(
     # 4.303 is the 97.5 % quantile of Student's t with two degrees of freedom.
     half = 4.303 * statistics.stdev(gains) / math.sqrt(3)
     assert other["difference from the preset"] == f"+20 ({20 - half:+.0f} to {20 + half:+.0f})"
+    # With two seeds the half width would be six times their distance.
+    assert (pair["seeds"], pair["difference from the preset"]) == ("2", "+25")
