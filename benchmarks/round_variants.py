@@ -7,10 +7,11 @@
 
 Rounds 1 to 8 are those of the preset and are run once for each seed. Each row continues them with
 rounds 9 to 12, in which some keys have other values, so that rows of one seed differ in these
-rounds alone. Agents are evaluated on the same 100 tracks, on which no choice is made. Finished
-rounds are skipped, so that the script can be stopped and started again; it then writes what is
-finished to ``round_variants.json``, with the rows that are there already. Once the first rounds of
-a seed are finished, its rows can run beside each other.
+rounds alone. Two rows have an ensemble in all rounds, and the first eight of their own in common.
+Agents are evaluated on the same 100 tracks, on which no choice is made. Finished rounds are
+skipped, so that the script can be stopped and started again; it then writes what is finished to
+``round_variants.json``, with the rows that are there already. Once the first rounds of a seed are
+finished, its rows can run beside each other.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from worldmodels.runs.tracking import say
 
 SEEDS = (1, 2, 3)
 COMMON, LAST = 8, 12
-"""The last round that all rows have in common, and the last of all."""
+"""The last round that rows have in common, and the last of all."""
+BEGINNINGS: dict[str, tuple[str, ...]] = {"common": (), "members": ("rnn.members=3",)}
+"""Names of the rounds that rows have in common, with the overrides of all rounds of these rows."""
 EVALUATION = {"episodes": 100, "first_seed": 43_000}
 PRESET = Path(__file__).resolve().parents[1] / "conf" / "preset" / "dream-rounds.yaml"
 
@@ -48,12 +51,15 @@ class Row:
     Args:
         name: on the command line, and of its runs.
         what: its first cell.
-        changes: keys of rounds 9 to 12 that differ from the preset, as nested mappings.
+        changes: keys of rounds 9 to 12 that differ from those of rounds 1 to 8 or from the
+            preset, as nested mappings.
+        beginning: of `BEGINNINGS`.
     """
 
     name: str
     what: str
     changes: dict[str, Any] = field(default_factory=dict)
+    beginning: str = "common"
 
 
 ROWS = (
@@ -71,6 +77,13 @@ ROWS = (
     Row("horizon-5", "horizon of 5 steps", {"actor_critic": {"horizon": 5}}),
     Row("horizon-30", "horizon of 30 steps", {"actor_critic": {"horizon": 30}}),
     Row("no-noise", "episodes without action noise", {"rollouts": {"action_noise": 0}}),
+    Row("three", "`rnn.members=3` in all rounds", {}, "members"),
+    Row(
+        "pessimism",
+        "`rnn.members=3` in all rounds, `controller.pessimism=1`",
+        {"controller": {"pessimism": 1}},
+        "members",
+    ),
 )
 
 
@@ -89,24 +102,51 @@ def schedule(changes: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(kept, key=lambda one: one["round"])
 
 
-def run_name(row: Row | None, seed: int) -> str:
-    """The run of a row, or of the rounds that all rows have in common."""
-    return f"round-variants/{row.name if row else 'common'}-{seed}"
-
-
-def command(row: Row | None, seed: int, data: Path) -> list[str]:
-    """The command of a row, or of the rounds that all rows have in common.
+def run_name(name: str, seed: int) -> str:
+    """The run of a row, or of the rounds that rows have in common.
 
     Args:
-        row: None for those.
+        name: of the row, or of `BEGINNINGS`.
+        seed: of the run.
+    """
+    return f"round-variants/{name}-{seed}"
+
+
+def first_rounds(beginning: str, seed: int, data: Path) -> list[str]:
+    """The command of the rounds that rows have in common.
+
+    Args:
+        beginning: of `BEGINNINGS`.
         seed: of the run.
         data: folder of the runs.
     """
+    return _command(beginning, BEGINNINGS[beginning], COMMON, {}, seed, data)
+
+
+def command(row: Row, seed: int, data: Path) -> list[str]:
+    """The command of a row.
+
+    Args:
+        row: the row.
+        seed: of the run.
+        data: folder of the runs.
+    """
+    return _command(row.name, BEGINNINGS[row.beginning], LAST, row.changes, seed, data)
+
+
+def _command(
+    name: str,
+    overrides: tuple[str, ...],
+    rounds: int,
+    changes: dict[str, Any],
+    seed: int,
+    data: Path,
+) -> list[str]:
     return [
         *("python", "-m", "worldmodels", "stage=iterate", "preset=dream-rounds"),
-        *(f"seed={seed}", f"run={run_name(row, seed)}", f"data={data}"),
-        f"iterate.rounds={LAST if row else COMMON}",
-        f"iterate.schedule={_flow(schedule(row.changes if row else {}))}",
+        *(f"seed={seed}", f"run={run_name(name, seed)}", f"data={data}", *overrides),
+        f"iterate.rounds={rounds}",
+        f"iterate.schedule={_flow(schedule(changes))}",
     ]
 
 
@@ -120,7 +160,7 @@ def _flow(value: Any) -> str:
 
 
 def begin(row: Row, seed: int, data: Path) -> None:
-    """Give a row the rounds that all have in common.
+    """Give a row its first rounds.
 
     They are hard links, since no stage changes a file in place.
 
@@ -129,7 +169,7 @@ def begin(row: Row, seed: int, data: Path) -> None:
         seed: of the run.
         data: folder of the runs.
     """
-    common, own = data / run_name(None, seed), data / run_name(row, seed)
+    common, own = data / run_name(row.beginning, seed), data / run_name(row.name, seed)
     for number in range(1, COMMON + 1):
         target = own / f"round-{number}"
         if not target.exists():
@@ -139,15 +179,9 @@ def begin(row: Row, seed: int, data: Path) -> None:
             part.rename(target)
 
 
-def finished(row: Row | None, seed: int, data: Path) -> list[dict[str, Any]]:
-    """The finished rounds of a run.
-
-    Args:
-        row: None for the rounds that all rows have in common.
-        seed: of the run.
-        data: folder of the runs.
-    """
-    path = data / run_name(row, seed) / ROUNDS
+def finished(name: str, seed: int, data: Path) -> list[dict[str, Any]]:
+    """The finished rounds of a run; see `run_name`."""
+    path = data / run_name(name, seed) / ROUNDS
     rounds: list[dict[str, Any]] = read_json(path)["rounds"] if path.exists() else []
     return rounds
 
@@ -160,10 +194,10 @@ def measure(row: Row, seed: int, data: Path) -> dict[str, Any] | None:
         seed: of the run.
         data: folder of the runs.
     """
-    entries = finished(row, seed, data)[COMMON:]
+    entries = finished(row.name, seed, data)[COMMON:]
     if len(entries) < LAST - COMMON:
         return None
-    folders = [data / run_name(row, seed) / entry["name"] for entry in entries]
+    folders = [data / run_name(row.name, seed) / entry["name"] for entry in entries]
     scores = [read_json(folder / "evaluate" / "scores.json")["agent"] for folder in folders]
     manifests = [
         read_json(folder / stage / "manifest.json")
@@ -174,6 +208,7 @@ def measure(row: Row, seed: int, data: Path) -> dict[str, Any] | None:
         "row": row.name,
         "what": row.what,
         "changes": row.changes,
+        "overrides": BEGINNINGS[row.beginning],
         "seed": seed,
         "earned": [score["mean"] for score in scores],
         "interval": scores[-1]["interval"],
@@ -200,19 +235,28 @@ def main() -> None:
         parser.error(f"{unknown[0]}: the rows are {', '.join(names)}")
     rows = [names[name] for name in options.rows or names]
     for seed in options.seed or SEEDS:
-        for row in (None, *rows):
+        for beginning in dict.fromkeys(row.beginning for row in rows):
+            words = first_rounds(beginning, seed, options.data)
+            if options.list:
+                print(shlex.join(words))
+            # A process that runs other rows may be reading finished ones.
+            elif len(finished(beginning, seed, options.data)) < COMMON:
+                _run(words)
+        for row in rows:
             words = command(row, seed, options.data)
             if options.list:
                 print(shlex.join(words))
                 continue
-            if row is None and len(finished(None, seed, options.data)) == COMMON:
-                continue  # a process that runs other rows may be reading them
-            if row is not None:
-                begin(row, seed, options.data)
-            done = subprocess.run([sys.executable, *words[1:]], check=False)
-            if done.returncode:
-                sys.exit(done.returncode)
+            begin(row, seed, options.data)
+            _run(words)
             keep(options.data)
+
+
+def _run(words: Sequence[str]) -> None:
+    """Run a command; end this process where it fails."""
+    done = subprocess.run([sys.executable, *words[1:]], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
 
 
 def keep(data: Path) -> None:

@@ -27,9 +27,8 @@ class Row:
         what: the row's first cell.
         overrides: what differs from the base run.
         seeds: of its runs.
-        base: what it is a variant of, instead of the study's base: a run, where ``{seed}`` stands
-            for the row's seed, or the folder of an agent, whose VAE is used and whose controller
-            collects where that is configured.
+        base: what it is a variant of, instead of the study's base: a run, or the folder of an
+            agent, whose VAE is used and whose controller collects where that is configured.
         of: name of the row in the same table whose agents are evaluated, where nothing is trained.
     """
 
@@ -78,7 +77,7 @@ class Study:
 
     def base_of(self, row: Row, seed: int) -> str:
         """The run or the agent's folder that a run goes on from."""
-        return self.trained(row, seed) if row.of else (row.base or self.base).format(seed=seed)
+        return self.trained(row, seed) if row.of else row.base or self.base
 
     def command(self, row: Row, stage: str, seed: int) -> list[str]:
         """One stage of a run."""
@@ -127,7 +126,6 @@ def carracing() -> Study:
             *(Row("memory", *row, one, "study/memory/run-1") for row in _dynamics_variants()),
             *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
             *_noise(),
-            *_ensembles(),
         ),
         ("~bootstrap", "vae.epochs=0"),  # the agent replaces the bootstrap run
     )
@@ -176,28 +174,6 @@ def _noise() -> tuple[Row, ...]:
         both = f"{what}, in training and evaluation"
         rows.append(Row("noise", name, both, (*trained, noise), base=AGENT))
     return tuple(rows)
-
-
-def _ensembles() -> tuple[Row, ...]:
-    """Members of the dynamics model, all trained on the episodes of the first row."""
-    search = (*DREAMT, "controller.temperature=1.0")
-    one, three = "study/ensembles/one-{seed}", "study/ensembles/three-{seed}"
-    step, episode = "controller.member_sampling=step", "controller.member_sampling=episode"
-    trained = (*search, "rnn.epochs=15", "rnn.members=3", step)
-    pessimism = (*search, step, "controller.pessimism=1")
-    drawn = "three, drawn in each step; less the standard deviation of their rewards"
-    return (
-        Row("ensembles", "one", "one MDN-RNN", _slips()[0][2], base=AGENT),
-        Row("ensembles", "three", "three, one drawn in each step", trained, base=one),
-        Row(
-            "ensembles",
-            "episode",
-            "three, one drawn for each episode",
-            (*search, episode),
-            base=three,
-        ),
-        Row("ensembles", "pessimism", drawn, pessimism, base=three),
-    )
 
 
 def _temperatures() -> tuple[Variant, ...]:

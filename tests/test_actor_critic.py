@@ -21,6 +21,7 @@ from worldmodels.files.atomic import read_json
 from worldmodels.models.actor_critic import ActorCritic
 from worldmodels.models.controller import Controllers, ControllerSpec
 from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.models.ensemble import Ensemble
 from worldmodels.models.features import FeatureSpec
 from worldmodels.models.gru import GRUDynamics
 from worldmodels.models.mdnrnn import MDNRNN
@@ -44,6 +45,8 @@ OPTIONS = ImaginationOptions(
     action_noise=0.3,
     temperature=1.0,
     termination_penalty=2.0,
+    each_step=True,
+    pessimism=0.0,
     seed=3,
 )
 GRADIENTS = ("controller.world=dream", "controller.optimizer=actor_critic")
@@ -68,7 +71,7 @@ def moments(dynamics: DynamicsModel, count: int) -> Moments:
 def task(dynamics: DynamicsModel, module: ActorCritic, count: int = 6) -> ImaginationTask:
     fabric = Fabric(accelerator="cpu", devices=1)
     starts = moments(dynamics, count)
-    return ImaginationTask(module, dynamics, FeatureSpec(), starts, OPTIONS, fabric)
+    return ImaginationTask(module, Ensemble([dynamics]), FeatureSpec(), starts, OPTIONS, fabric)
 
 
 def frozen(dynamics: Any) -> Any:
@@ -193,9 +196,8 @@ def test_a_penalty_lowers_the_return_of_steps_that_may_terminate() -> None:
     logs = []
     for penalty in (0.0, 7.0):
         options = replace(OPTIONS, horizon=1, termination_penalty=penalty)
-        trained = ImaginationTask(
-            module, dynamics, FeatureSpec(), moments(dynamics, 6), options, fabric
-        )
+        starts, ensemble = moments(dynamics, 6), Ensemble([dynamics])
+        trained = ImaginationTask(module, ensemble, FeatureSpec(), starts, options, fabric)
         torch.manual_seed(1)
         logs.append(trained.loss(np.arange(6), None)[1])
     assert logs[0]["reward"] == logs[1]["reward"]
@@ -361,7 +363,6 @@ def test_a_search_in_the_environment_starts_at_the_controller_of_the_gradients(
     ("words", "message"),
     [
         (["controller.world=real"], "trains in the learned model; give controller.world=dream"),
-        (["rnn.members=2"], "uses one dynamics model; give rnn.members=1"),
         (["actor_critic.discount=1"], "actor_critic.discount=1: choose a number below 1"),
         (["actor_critic.horizon=0"], "actor_critic.horizon=0: choose 1 to 1000"),
         (["trainer.devices=2"], "trains in one process; give trainer.devices=1"),

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from markdown_cells import cells
 
 from worldmodels.config.schema import Config, flat, round_config
@@ -32,6 +33,11 @@ def values(config: Config, number: int) -> dict[str, Any]:
     return {key: value for key, value in kept.items() if not key.startswith("iterate.")}
 
 
+def overridden(script: ModuleType, row: Any) -> dict[str, Any]:
+    pairs = (word.split("=") for word in script.BEGINNINGS[row.beginning])
+    return {key: yaml.safe_load(value) for key, value in pairs}
+
+
 def test_the_rows_of_a_seed_differ_in_their_changes_from_the_first_own_round_on(
     script: ModuleType, config_of: Any, tmp_path: Path
 ) -> None:
@@ -39,7 +45,8 @@ def test_the_rows_of_a_seed_differ_in_their_changes_from_the_first_own_round_on(
     for row in script.ROWS:
         config = config_of(script.command(row, 2, tmp_path)[3:])
         assert (config.seed, config.iterate.rounds) == (2, script.LAST)
-        changes = {
+        always = overridden(script, row)
+        changes = always | {
             f"{section}.{key}": value
             for section, keys in row.changes.items()
             for key, value in keys.items()
@@ -49,11 +56,26 @@ def test_the_rows_of_a_seed_differ_in_their_changes_from_the_first_own_round_on(
             own = values(config, number)
             changed = {key for key in own if own[key] != expected[key]} - {"run"}
             if number <= script.COMMON:
-                assert not changed
+                assert changed == always.keys()
             else:
                 assert changed == changes.keys()
                 assert all(own[key] == value for key, value in changes.items())
                 assert own["evaluate.episodes"] == script.EVALUATION["episodes"]
+
+
+def test_the_first_rounds_of_a_row_are_those_that_rows_have_in_common(
+    script: ModuleType, config_of: Any, tmp_path: Path
+) -> None:
+    for row in script.ROWS:
+        words = script.first_rounds(row.beginning, 3, tmp_path)
+        common, own = config_of(words[3:]), config_of(script.command(row, 3, tmp_path)[3:])
+        assert (common.run, common.iterate.rounds) == (
+            f"round-variants/{row.beginning}-3",
+            script.COMMON,
+        )
+        for number in range(1, script.COMMON + 1):
+            assert values(common, number) | {"run": own.run} == values(own, number)
+    assert {row.beginning for row in script.ROWS} == script.BEGINNINGS.keys()
 
 
 def test_rows_of_runs_that_are_gone_stay_in_the_file(script: ModuleType, tmp_path: Path) -> None:

@@ -276,10 +276,7 @@ def _check_gradients(config: Config) -> None:
         raise ConfigError("actor_critic.discount=1: choose a number below 1")
     if config.trainer.grouped:
         raise ConfigError(f"{why}: trains in one process; give trainer.devices=1")
-    if config.rnn.members > 1:
-        raise ConfigError(f"{why}: uses one dynamics model; give rnn.members=1")
     for key, value, none in (
-        ("pessimism", controller.pessimism, 0),
         ("starts", controller.starts.name, "first"),
         ("sampled_termination", controller.sampled_termination, False),
         ("exploitation_patience", controller.exploitation_patience, None),

@@ -3,6 +3,7 @@ learned model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -11,7 +12,8 @@ from torch import nn
 
 from worldmodels.agents.description import AgentConfig
 from worldmodels.agents.folder import read_agent
-from worldmodels.agents.model_files import load_dynamics
+from worldmodels.agents.model_files import load_members
+from worldmodels.config.choices import MemberSampling
 from worldmodels.config.schema import Config
 from worldmodels.data.latents import LatentSet
 from worldmodels.data.starts import draw_starts
@@ -20,22 +22,24 @@ from worldmodels.files import weights
 from worldmodels.models.actor_critic import ActorCritic
 from worldmodels.models.controller import CHOICE
 from worldmodels.models.dynamics import DynamicsModel
+from worldmodels.models.ensemble import Ensemble
 from worldmodels.runs.integrity import fingerprint_arrays, verified
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
-from worldmodels.stages.agent_parts import write_trained
+from worldmodels.stages.agent_parts import sampling_rule, write_trained
 from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import Models, agent_of, check_features, check_latents
 from worldmodels.stages.training import fit_options
 from worldmodels.training.fit import fit
 from worldmodels.training.imagination import ImaginationOptions, ImaginationTask, Moments
+from worldmodels.worlds.members import check_rule
 from worldmodels.worlds.starts import beginnings
 
 ACTOR_CRITIC = "actor_critic.safetensors"
 MOMENTS = 16_384
 """Moments of recorded episodes at which episodes begin, at most."""
 MOMENT_BYTES = 2**30
-"""Bytes of the dynamics model's states at these moments, at most."""
+"""Bytes of the members' states at these moments, at most."""
 GRADIENT_CLIP = 1.0
 """Bound of each element of the gradient."""
 
@@ -86,27 +90,28 @@ def prepare(
 ) -> tuple[ActorCritic, ImaginationTask]:
     """Controller and critic before training, and the task of training them; see `train`."""
     config = context.config
-    dynamics = load_dynamics(models.dynamics)
-    check_features(dynamics, config.controller.features)
+    members = load_members(models.dynamics)
+    check_features(members[0], config.controller.features)
     if CHOICE in joined.controller.squash:
         raise ConfigError(
             "controller.optimizer=actor_critic: a choice between discrete actions has no gradient;"
             " use cma_es, or env.action_bins"
         )
-    check_latents(dynamics, joined.features)
+    check_latents(members[0], joined.features)
+    check_rule("controller.", sampling_rule(config), members)
     fabric = context.runtime.fabric()
-    dynamics = dynamics.to(fabric.device).eval()
-    for parameter in cast(nn.Module, dynamics).parameters():
-        parameter.requires_grad_(False)
-    if context.runtime.bfloat16:
-        dynamics = dynamics.to(torch.bfloat16)
-    moments = _moments(context, models, dynamics, joined.features.sampled)
-    module = _module(context, joined, dynamics)
-    options = _options(config)
-    return module, ImaginationTask(module, dynamics, joined.features, moments, options, fabric)
+    dtype = torch.bfloat16 if context.runtime.bfloat16 else torch.float32
+    for member in members:
+        cast(nn.Module, member).requires_grad_(False).to(fabric.device, dtype).eval()
+    moments = _moments(context, models, members, joined.features.sampled)
+    module = _module(context, joined, members[0])
+    ensemble, options = Ensemble(members), _options(config)
+    return module, ImaginationTask(module, ensemble, joined.features, moments, options, fabric)
 
 
-def _moments(context: Context, models: Models, dynamics: DynamicsModel, sampled: bool) -> Moments:
+def _moments(
+    context: Context, models: Models, members: Sequence[DynamicsModel], sampled: bool
+) -> Moments:
     """Where episodes begin: half in the newest episodes, which the present controller collected,
     and half in all of them."""
     if models.latents is None:
@@ -114,7 +119,7 @@ def _moments(context: Context, models: Models, dynamics: DynamicsModel, sampled:
             "controller.optimizer=actor_critic: the agent of base= has no recorded episodes to"
             " begin at; train encoder and dynamics model in this run"
         )
-    row = sum(part.nbytes for part in dynamics.initial_state(1))
+    row = sum(part.nbytes for member in members for part in member.initial_state(1))
     count = min(MOMENTS, max(1, MOMENT_BYTES // row))
     episodes, latents = context.inputs.episodes(), LatentSet(models.latents)
     groups = [context.inputs.newest(episodes), np.arange(episodes.num_episodes)]
@@ -128,7 +133,7 @@ def _moments(context: Context, models: Models, dynamics: DynamicsModel, sampled:
         config.controller.failure_starts,
         config.env.frame_skip or 1,
     )
-    found = beginnings(starts, [dynamics], sampled, context.runtime.device)
+    found = beginnings(starts, members, sampled, context.runtime.device)
     assert found.state is not None  # these are moments, not first latents
     state = tuple(part.clone() for part in found.state)
     return Moments(found.mean.clone(), found.std.clone(), found.actions.clone(), state)
@@ -168,5 +173,7 @@ def _options(config: Config) -> ImaginationOptions:
         action_noise=own.action_noise,
         temperature=config.controller.temperature,
         termination_penalty=config.controller.termination_penalty,
+        each_step=config.controller.member_sampling is MemberSampling.step,
+        pessimism=config.controller.pessimism,
         seed=config.seed,
     )

@@ -19,7 +19,8 @@ from worldmodels.agents.distillation_file import DISTILLATION, save_distillation
 from worldmodels.agents.folder import Agent, write_agent
 from worldmodels.agents.model_files import load_encoder, load_first_latents, load_members
 from worldmodels.agents.starts_file import STARTS, load_starts, save_starts
-from worldmodels.config.choices import Objective, StartChoice, WorldKind
+from worldmodels.config.choices import MemberSampling, Objective, StartChoice, WorldKind
+from worldmodels.config.schema import Config
 from worldmodels.data.latents import LatentSet
 from worldmodels.data.starts import draw_starts
 from worldmodels.errors import ConfigError
@@ -31,6 +32,7 @@ from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import Models
 from worldmodels.training.distillation import distil
 from worldmodels.training.moments import feature_moments
+from worldmodels.worlds.members import SamplingRule
 
 START_COUNT = 1024
 """Moments at which episodes in the learned model begin, at most."""
@@ -149,6 +151,17 @@ def starts_of(
                 " controller.starts=first, or train encoder and dynamics model in this run"
             )
     return path
+
+
+def sampling_rule(config: Config) -> SamplingRule:
+    """How the predictions of the learned model become steps."""
+    own = config.controller
+    return SamplingRule(
+        own.member_sampling is MemberSampling.step,
+        own.pessimism,
+        own.sampled_termination,
+        config.env.frame_skip or 1,
+    )
 
 
 def check_objective(objective: Objective, models: Models, members: Sequence[DynamicsModel]) -> None:

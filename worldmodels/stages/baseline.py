@@ -26,13 +26,9 @@ from worldmodels.errors import ConfigError
 from worldmodels.runs.integrity import fingerprint_arrays
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
-from worldmodels.stages.agent_parts import starts_of
+from worldmodels.stages.agent_parts import sampling_rule, starts_of
 from worldmodels.stages.context import Context
-from worldmodels.stages.controller import (
-    agent_config,
-    dream_spec,
-    sampling_rule,
-)
+from worldmodels.stages.controller import agent_config, dream_spec
 from worldmodels.stages.inputs import check_features, check_latents
 from worldmodels.system.cores import available_cores
 from worldmodels.training import cpu

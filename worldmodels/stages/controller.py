@@ -16,12 +16,10 @@ from worldmodels.agents.model_files import load_encoder, load_members
 from worldmodels.config.choices import (
     HiddenChoice,
     LatentChoice,
-    MemberSampling,
     Objective,
     Optimizer,
     WorldKind,
 )
-from worldmodels.config.schema import Config
 from worldmodels.data.latents import LatentSet
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
@@ -45,6 +43,7 @@ from worldmodels.stages import actor_critic
 from worldmodels.stages.agent_parts import (
     check_objective,
     distillation_of,
+    sampling_rule,
     starts_of,
     subspace_of,
     write_trained,
@@ -57,7 +56,7 @@ from worldmodels.stages.inputs import (
     check_features,
     check_latents,
 )
-from worldmodels.worlds.members import SamplingRule, check_rule
+from worldmodels.worlds.members import check_rule
 from worldmodels.worlds.specs import DreamWorldSpec, NoveltyWorldSpec, WorldSpec
 
 MIN_DREAM_ENVS, MAX_DREAM_ENVS = 64, 256
@@ -282,14 +281,3 @@ def dream_spec(
     config = context.config
     temperature = config.controller.evaluation_temperature
     return context.runtime.dream(dynamics, features, temperature, sampling_rule(config), starts)
-
-
-def sampling_rule(config: Config) -> SamplingRule:
-    """How the predictions of the learned model become steps."""
-    own = config.controller
-    return SamplingRule(
-        own.member_sampling is MemberSampling.step,
-        own.pessimism,
-        own.sampled_termination,
-        config.env.frame_skip or 1,
-    )

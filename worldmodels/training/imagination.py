@@ -4,7 +4,9 @@ Each update simulates short episodes from moments of recorded ones. Their return
 the controller's parameters by way of actions, latents, states and rewards, all of them
 differentiable, and so is the value that a critic gives to the last state (Dreamer, Hafner et al.
 2020, "Dream to Control"). The critic learns the same returns, so that its values are those of the
-present controller. Shapes are in the letters of docs/shapes.md: B episodes, T steps, F features.
+present controller. In an ensemble every member takes every step; a member predicts the next latent
+and the termination of an equal share of the episodes. Shapes are in the letters of docs/shapes.md:
+B episodes, T steps, F features, M members.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from worldmodels.models.actor_critic import ActorCritic
-from worldmodels.models.dynamics import DynamicsModel, State, select_rows, unweighted
+from worldmodels.models.dynamics import State, select_rows, unweighted
+from worldmodels.models.ensemble import Ensemble
 from worldmodels.models.features import FeatureSpec
 from worldmodels.training.compiling import compiled
 
 BOUND, BOUND_WEIGHT = 2.0, 1e-3
 """Outputs of the controller beyond the bound, before they become actions, are penalised by so much
 times their squared excess: at 2 the slope of tanh is 0.07, and a saturated action learns little."""
+LEAST_VARIANCE = 1e-12
+"""Of the members' rewards where pessimism lowers them: the square root has no slope at 0."""
 
 
 class Moments(NamedTuple):
@@ -36,7 +41,7 @@ class Moments(NamedTuple):
         mean: of the posterior of z_t, (S, Z).
         std: its standard deviation, (S, Z).
         actions: a_{t-1}, (S, A).
-        state: of the dynamics model after z_{t-1} and a_{t-1}.
+        state: of the members after z_{t-1} and a_{t-1}.
     """
 
     mean: Tensor
@@ -58,6 +63,10 @@ class ImaginationOptions:
         action_noise: standard deviation of the noise on the controller's outputs.
         temperature: of the distribution of the next latent.
         termination_penalty: subtracted from the reward of a step that terminates the episode.
+        each_step: the members' shares of the episodes are drawn in each step, else the episodes
+            keep their member.
+        pessimism: standard deviations (of the population of members) of the predicted rewards that
+            are subtracted from their mean.
         seed: of the order of the moments.
     """
 
@@ -69,6 +78,8 @@ class ImaginationOptions:
     action_noise: float
     temperature: float
     termination_penalty: float
+    each_step: bool
+    pessimism: float
     seed: int
 
 
@@ -120,7 +131,7 @@ class ImaginationTask:
 
     Args:
         module: what is trained.
-        dynamics: the learned model, which is not trained.
+        ensemble: the learned model, which is not trained.
         features: input of the controller.
         moments: where episodes begin.
         options: of episodes and returns.
@@ -133,14 +144,14 @@ class ImaginationTask:
     def __init__(
         self,
         module: ActorCritic,
-        dynamics: DynamicsModel,
+        ensemble: Ensemble,
         features: FeatureSpec,
         moments: Moments,
         options: ImaginationOptions,
         fabric: Fabric,
     ) -> None:
         self.module: nn.Module = module
-        self._policy, self._dynamics = module, dynamics
+        self._policy, self._ensemble = module, ensemble
         self._features, self._moments = features, moments
         self._options, self._fabric = options, fabric
         self._loss = self._returns_loss
@@ -229,27 +240,75 @@ class ImaginationTask:
 
     def _imagine(self, index: Tensor) -> Imagined:
         """Episodes from the moments of these rows (B,)."""
-        options, dynamics, moments = self._options, self._dynamics, self._moments
+        options, moments = self._options, self._moments
         rows, device = len(index), index.device
         size, action_size = moments.mean.shape[1], moments.actions.shape[1]
         latents = moments.mean[index] + moments.std[index] * torch.randn(rows, size, device=device)
         actions, state = moments.actions[index], select_rows(moments.state, index)
-        features = [self._features.features(latents, actions, state, dynamics)]
+        features = [self._state_features(latents, actions, state)]
         outputs, rewards, continues = [], [], []
         for _ in range(options.horizon):
             output = self._policy.outputs(features[-1])
             noise = options.action_noise * torch.randn(rows, action_size, device=device)
             actions = self._policy.actions(output + noise)
-            state = dynamics.advance(latents, actions, state)
-            prediction = dynamics.predict(state)
+            state = self._ensemble.advance(latents, actions, state)
             uniform = torch.rand(rows, size, device=device)
             normal = torch.randn(rows, size, device=device)
-            latents = prediction.latent.sample(uniform, normal, options.temperature)
-            survived = torch.sigmoid(-unweighted(dynamics, prediction.termination))
-            # Without predicted rewards each step that does not terminate is worth 1.
-            rewards.append(prediction.reward if dynamics.predicts_reward else survived)
+            latents, reward, survived = self._predict(state, uniform, normal)
+            rewards.append(reward)
             continues.append(survived)
             outputs.append(output)
-            features.append(self._features.features(latents, actions, state, dynamics))
+            features.append(self._state_features(latents, actions, state))
         stacked = (torch.stack(part) for part in (features, outputs, rewards, continues))
         return Imagined(*stacked)
+
+    def _state_features(self, latents: Tensor, actions: Tensor, state: State) -> Tensor:
+        ensemble = self._ensemble
+        return self._features.features(latents, actions, ensemble.first(state), ensemble.dynamics)
+
+    def _predict(
+        self, state: State, uniform: Tensor, normal: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """z_{t+1} (B, Z), the reward (B,) and the probability (B,) that the episode does not
+        terminate.
+
+        Args:
+            state: of the members after z_t and a_t.
+            uniform: in [0, 1), (B, Z).
+            normal: standard normal, (B, Z).
+        """
+        dynamics = self._ensemble.dynamics
+        if len(self._ensemble) == 1:
+            prediction = dynamics.predict(state)
+            latents = prediction.latent.sample(uniform, normal, self._options.temperature)
+            logits, reward = prediction.termination, prediction.reward
+        else:
+            latents, logits = self._sample(state, uniform, normal)
+            reward = self._reward(state)
+        survived = torch.sigmoid(-unweighted(dynamics, logits))
+        # Without predicted rewards each step that does not terminate is worth 1.
+        return latents, reward if dynamics.predicts_reward else survived, survived
+
+    def _sample(self, state: State, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+        """z_{t+1} and the logit of the termination, each from the member whose share has it; see
+        `_predict`."""
+        rows, device = len(normal), normal.device
+        drawn = self._options.each_step
+        order = torch.randperm(rows, device=device) if drawn else torch.arange(rows, device=device)
+        shares, found = order.tensor_split(len(self._ensemble)), []
+        for (model, own), share in zip(self._ensemble.each(state), shares, strict=True):
+            prediction = model.predict(select_rows(own, share))
+            noise = uniform[share], normal[share]
+            latents = prediction.latent.sample(*noise, self._options.temperature)
+            found.append((latents, prediction.termination))
+        latents, logits = (torch.cat(part)[order.argsort()] for part in zip(*found, strict=True))
+        return latents, logits
+
+    def _reward(self, state: State) -> Tensor:
+        """The reward (B,): the mean of the members' rewards, lowered by the pessimism."""
+        rewards, pessimism = self._ensemble.rewards(state), self._options.pessimism
+        mean = rewards.mean(dim=0)
+        if not pessimism:
+            return mean
+        variance = (rewards - mean).square().mean(dim=0)
+        return mean - pessimism * variance.clamp(min=LEAST_VARIANCE).sqrt()

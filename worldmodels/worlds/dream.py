@@ -11,6 +11,7 @@ from torch import Tensor
 from worldmodels.data.latents import FirstLatents
 from worldmodels.data.starts import Starts
 from worldmodels.models.dynamics import DynamicsModel, State, select_rows, unweighted
+from worldmodels.models.ensemble import Ensemble
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.spent import spending
 from worldmodels.worlds.members import Members, SamplingRule
@@ -53,7 +54,8 @@ class DreamWorld:
     ) -> None:
         self._dynamics = dynamics.to(device, dtype).eval()
         members = [self._dynamics, *(model.to(device, dtype).eval() for model in others)]
-        self._members = Members(members, rule, device)
+        self._ensemble = Ensemble(members)
+        self._members = Members(self._ensemble, rule, device)
         self._starts = beginnings(starts, members, features.sampled, device)
         self._own_temperature, self._rule = temperature, rule
         self._spec = features
@@ -106,8 +108,10 @@ class DreamWorld:
         self._normal = EpisodeNoise(seeds, NORMAL_STREAM, self.device)
         self._termination = EpisodeNoise(seeds, TERMINATION_STREAM, self.device)
         self._latents = latents.to(self.device)
-        begun = self._members.begin(seeds)
-        self._state = begun if state is None else state
+        self._members.begin(seeds)
+        if state is None:
+            state = self._ensemble.initial_state(len(seeds), self.device)
+        self._state = state
         if actions is None:
             actions = torch.zeros(len(seeds), self._dynamics.action_size, device=self.device)
         self._actions = actions
@@ -134,7 +138,7 @@ class DreamWorld:
         """
         size = self._dynamics.latent_size
         with spending("predicting"):
-            self._state = self._members.advance(self._latents, actions, self._state)
+            self._state = self._ensemble.advance(self._latents, actions, self._state)
             uniform = self._uniform.uniform(self._time, size)
             normal = self._normal.normal(self._time, size)
             imagined = self._members.imagine(
@@ -153,7 +157,7 @@ class DreamWorld:
     def predicted_variance(self) -> Tensor:
         """The variance over the members of an ensemble of the means that they predicted for the
         present latents, averaged over the dimensions: (N,). After `reset` there are none yet."""
-        return self._members.variance(self._state).mean(dim=-1)
+        return self._ensemble.variance(self._state).mean(dim=-1)
 
     def _terminated(self, logits: Tensor) -> np.ndarray:
         """Which episodes terminate, (N,) bool, from logits (N,)."""
@@ -165,7 +169,7 @@ class DreamWorld:
     @torch.inference_mode()
     def features(self) -> Tensor:
         """The current features: (N, F) float32."""
-        state = self._members.first(self._state)
+        state = self._ensemble.first(self._state)
         return self._spec.features(self._latents, self._actions, state, self._dynamics)
 
     @torch.inference_mode()
@@ -184,7 +188,7 @@ class DreamWorld:
         self._actions = self._actions.clone()  # it is the caller's
         self._latents[index], self._actions[index], begun = self._begin(seeds)
         if begun is None:
-            begun = self._members.initial_state(len(seeds))
+            begun = self._ensemble.initial_state(len(seeds), self.device)
         for part, first in zip(self._state, begun, strict=True):
             part[index] = first
         self._time = self._time * ~index

@@ -7,7 +7,7 @@ Shapes are in the letters of docs/shapes.md: M members, N environments, Z latent
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from worldmodels.errors import ConfigError
 from worldmodels.models.dynamics import DynamicsModel, State, select_rows
+from worldmodels.models.ensemble import Ensemble
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.sampling import sample
 
@@ -85,49 +86,29 @@ class Imagined(NamedTuple):
 
 
 class Members:
-    """The members and, for an ensemble, which of them is drawn where; one model is drawn always.
-
-    A state is that of the first member, followed by those of the others. The members take turns.
-    Measured on one core, 256 rows in bfloat16: the products of five LSTMs with their hidden states
-    take 3.8 ms in turn and 4.3 ms as one product of stacked weights.
+    """The members of an ensemble in N environments, and which of them is drawn where; one model is
+    drawn always.
 
     Args:
-        models: the members, M of one class and equal sizes.
+        ensemble: the members.
         rule: how they are used.
         device: of all tensors.
     """
 
-    def __init__(
-        self, models: Sequence[DynamicsModel], rule: SamplingRule, device: torch.device
-    ) -> None:
-        self._models, self._rule, self._device = models, rule, device
-        self._parts = len(models[0].initial_state(1))
+    def __init__(self, ensemble: Ensemble, rule: SamplingRule, device: torch.device) -> None:
+        self._ensemble, self._rule, self._device = ensemble, rule, device
 
-    def begin(self, seeds: Sequence[int]) -> State:
-        """Begin episodes; the states at their starts."""
+    def begin(self, seeds: Sequence[int]) -> None:
+        """Begin episodes."""
         self._draws = EpisodeNoise(seeds, MEMBER_STREAM, self._device)
-        return self.initial_state(len(seeds))
-
-    def initial_state(self, num_envs: int) -> State:
-        """The state at the start of every episode, in `num_envs` rows."""
-        return _joined(model.initial_state(num_envs, self._device) for model in self._models)
 
     def restart(self, mask: Tensor, seeds: Sequence[int]) -> None:
-        """Begin new episodes where `mask` (N,) bool is True, with `seeds` in order; the caller
-        replaces their states."""
+        """Begin new episodes where `mask` (N,) bool is True, with `seeds` in order."""
         self._draws.restart(mask, seeds)
 
     def keep(self, mask: Tensor) -> None:
         """Drop the environments where `mask` (N,) bool is False."""
         self._draws.keep(mask)
-
-    def first(self, state: State) -> State:
-        """The state of the first member, whose parts are features of a controller."""
-        return state[: self._parts]
-
-    def advance(self, latents: Tensor, actions: Tensor, state: State) -> State:
-        """The states after z_t (N, Z) and a_t (N, A)."""
-        return _joined(model.advance(latents, actions, own) for model, own in self._each(state))
 
     def imagine(
         self, state: State, time: Tensor, uniform: Tensor, normal: Tensor, temperature: float
@@ -135,15 +116,16 @@ class Members:
         """Sample z_{t+1} and predict the rest.
 
         Args:
-            state: after z_t and a_t.
+            state: of the members after z_t and a_t.
             time: t of each episode, (N,) int64.
             uniform: in [0, 1), (N, Z).
             normal: standard normal, (N, Z).
             temperature: of the distribution of the next latent.
         """
-        predicts_reward = self._models[0].predicts_reward
-        if len(self._models) == 1:
-            prediction = self._models[0].predict(state)
+        dynamics = self._ensemble.dynamics
+        predicts_reward = dynamics.predicts_reward
+        if len(self._ensemble) == 1:
+            prediction = dynamics.predict(state)
             latents = sample(prediction.latent, uniform, normal, temperature)
             reward = prediction.reward.cpu().double().numpy() if predicts_reward else None
             return Imagined(latents, prediction.termination, reward, None)
@@ -151,25 +133,10 @@ class Members:
         reward = self._reward(state) if predicts_reward else None
         return Imagined(latents, termination, reward, self._disagreement(state, time))
 
-    def variance(self, state: State) -> Tensor:
-        """The variance over the members (the population) of the mean of z_{t+1}, (N, Z)."""
-        predictions = [model.predict(own) for model, own in self._each(state)]
-        means = torch.stack([p.latent.expectation() for p in predictions])  # (M, N, Z)
-        # Without `Tensor.var`, which takes ten times as long over the first dimension.
-        return (means - means.mean(dim=0)).square().mean(dim=0)
-
-    def _each(self, state: State) -> list[tuple[DynamicsModel, State]]:
-        """The members, each with its own state."""
-        size = self._parts
-        return [
-            (model, state[number * size : (number + 1) * size])
-            for number, model in enumerate(self._models)
-        ]
-
     def _drawn(self, time: Tensor) -> Tensor:
         """The number of the member that is drawn in each environment, (N,) int64."""
         uniform = self._draws.uniform(time if self._rule.each_step else 0, 1).squeeze(1)
-        return (uniform * len(self._models)).long()
+        return (uniform * len(self._ensemble)).long()
 
     def _sample(
         self, state: State, time: Tensor, uniform: Tensor, normal: Tensor, temperature: float
@@ -177,9 +144,9 @@ class Members:
         """z_{t+1} and the logit of the termination, of the drawn members; see `imagine`."""
         drawn = self._drawn(time)
         order = drawn.argsort(stable=True)  # the environments of each member together
-        rows = order.split(drawn.bincount(minlength=len(self._models)).tolist())
+        rows = order.split(drawn.bincount(minlength=len(self._ensemble)).tolist())
         latents, termination = torch.empty_like(normal), torch.empty_like(normal[:, 0])
-        for (model, own), chosen in zip(self._each(state), rows, strict=True):
+        for (model, own), chosen in zip(self._ensemble.each(state), rows, strict=True):
             prediction = model.predict(select_rows(own, chosen))
             noise = uniform[chosen], normal[chosen]
             latents[chosen] = sample(prediction.latent, *noise, temperature)
@@ -188,8 +155,7 @@ class Members:
 
     def _reward(self, state: State) -> np.ndarray:
         """The reward (N,): the mean of the members' rewards, lowered by the pessimism."""
-        predicted = torch.stack([model.predict_reward(own) for model, own in self._each(state)])
-        rewards = predicted.cpu().double().numpy()  # (M, N)
+        rewards = self._ensemble.rewards(state).cpu().double().numpy()  # (M, N)
         lowered: np.ndarray = rewards.mean(axis=0) - self._rule.pessimism * rewards.std(axis=0)
         return lowered
 
@@ -198,10 +164,6 @@ class Members:
         found = np.full(len(time), np.nan)
         rows = (time % DISAGREEMENT_STEPS == 0).nonzero().squeeze(1)
         if len(rows):
-            deviation = self.variance(select_rows(state, rows)).sqrt()  # (n, Z)
+            deviation = self._ensemble.variance(select_rows(state, rows)).sqrt()  # (n, Z)
             found[rows.cpu().numpy()] = deviation.mean(dim=-1).cpu().double().numpy()
         return found
-
-
-def _joined(states: Iterable[State]) -> State:
-    return tuple(part for state in states for part in state)

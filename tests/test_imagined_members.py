@@ -1,0 +1,140 @@
+"""Gradients in an ensemble of dynamics models: which member predicts, rewards, pessimism, files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command import ALONE, BRIEFLY, FEW_FRAMES, error_line, run
+from lightning_fabric import Fabric
+
+from worldmodels.agents.folder import read_agent
+from worldmodels.files.atomic import read_json
+from worldmodels.models.actor_critic import ActorCritic
+from worldmodels.models.controller import ControllerSpec
+from worldmodels.models.ensemble import Ensemble
+from worldmodels.models.features import FeatureSpec
+from worldmodels.models.gru import GRUDynamics
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.transformer import TransformerDynamics
+from worldmodels.training.imagination import ImaginationOptions, ImaginationTask, Moments
+
+LATENT, ACTION, HIDDEN, ROWS, STEPS, DISCOUNT = 3, 2, 8, 6, 4, 0.9
+TERMINATION, REWARD = -1, -2  # rows of the last layer
+GRADIENTS = (
+    *("preset=smoke", "run=it", *BRIEFLY, *FEW_FRAMES, ALONE, "env.frame_skip=2"),
+    *("controller.world=dream", "controller.optimizer=actor_critic", "actor_critic.updates=2"),
+    *("actor_critic.batch_size=8", "actor_critic.horizon=3", "controller.failure_starts=0"),
+)
+
+
+def member(seed: int, build: Any = MDNRNN, **other: Any) -> Any:
+    torch.manual_seed(seed)
+    return build(LATENT, ACTION, hidden_size=HIDDEN, **other).requires_grad_(False).eval()
+
+
+def constant(row: int, value: float, seed: int = 0) -> Any:
+    """A member whose reward, or logit of termination, is the same in every step."""
+    model = member(seed)
+    model.head.weight[row] = 0
+    model.head.bias[row] = value
+    return model
+
+
+def imagined(
+    models: list[Any], each_step: bool = False, pessimism: float = 0, penalty: float = 0
+) -> tuple[dict[str, float], torch.Tensor]:
+    """What one batch logs, and the gradient of the controller."""
+    torch.manual_seed(5)
+    module = ActorCritic(LATENT + HIDDEN, ControllerSpec(("tanh", "half_tanh")), DISCOUNT)
+    mean, before = torch.randn(2, ROWS, LATENT)
+    actions, parts = torch.rand(ROWS, ACTION), []
+    for model in models:
+        parts.extend(model.advance(before, actions, model.initial_state(ROWS)))
+    moments = Moments(mean, torch.full_like(mean, 0.1), actions, tuple(parts))
+    options = ImaginationOptions(
+        updates=1,
+        batch_size=ROWS,
+        horizon=STEPS,
+        discount=DISCOUNT,
+        return_lambda=1,
+        action_noise=0.3,
+        temperature=1,
+        termination_penalty=penalty,
+        each_step=each_step,
+        pessimism=pessimism,
+        seed=0,
+    )
+    fabric = Fabric(accelerator="cpu", devices=1)
+    task = ImaginationTask(module, Ensemble(models), FeatureSpec(), moments, options, fabric)
+    torch.manual_seed(6)
+    loss, logs, _ = task.loss(np.arange(ROWS), None)
+    loss.backward()
+    assert module.actor.grad is not None
+    return {name: float(value) for name, value in logs.items()}, module.actor.grad
+
+
+@pytest.mark.parametrize("build", [MDNRNN, GRUDynamics, TransformerDynamics])
+def test_members_that_are_equal_are_one_model(build: Any) -> None:
+    one, gradient = imagined([member(0, build)])
+    several, same = imagined([member(0, build) for _ in range(3)], pessimism=0.7)
+    assert several == pytest.approx(one, rel=1e-4, abs=1e-6)
+    torch.testing.assert_close(same, gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("each_step", [True, False])
+def test_the_reward_is_the_mean_lowered_by_the_deviation(each_step: bool) -> None:
+    rewards = np.array([0.3, 1.0, 2.6])
+    models = [constant(REWARD, reward, seed) for seed, reward in enumerate(rewards)]
+    logs, _ = imagined(models, each_step, pessimism=0.7)
+    assert logs["reward"] == pytest.approx(rewards.mean() - 0.7 * rewards.std(), rel=1e-5)
+    assert imagined(models, each_step)[0]["reward"] == pytest.approx(rewards.mean(), rel=1e-5)
+
+
+def test_each_member_ends_its_share_of_the_episodes() -> None:
+    """Half of the episodes end in each step, by a member that is drawn in the step or kept."""
+    models = [constant(TERMINATION, logit) for logit in (40.0, -40.0)]
+    for model in models:
+        model.head.weight[REWARD] = 0
+        model.head.bias[REWARD] = 1
+    kept, drawn = imagined(models)[0], imagined(models, each_step=True)[0]
+    assert kept["termination"] == drawn["termination"] == 0.5
+    lengths = np.arange(STEPS, 0, -1)
+    survive = (1 - DISCOUNT**lengths) / (1 - DISCOUNT)  # returns of steps 0, 1, ..., without end
+    assert kept["return"] == pytest.approx((1 + survive.mean()) / 2, rel=1e-5)
+    assert 1 < drawn["return"] < kept["return"]
+    penalised = imagined(models, penalty=3)[0]
+    ended = (1 - 3 + survive.mean()) / 2
+    assert penalised["return"] == pytest.approx(ended, rel=1e-5)
+
+
+def test_the_features_of_the_controller_are_those_of_the_first_member() -> None:
+    """With another first member of equal predictions it has another gradient."""
+    one, other = member(0), member(1)
+    other.head.load_state_dict(one.head.state_dict())
+    assert not torch.equal(imagined([one, other])[1], imagined([other, one])[1])
+    models = [constant(TERMINATION, -40.0, seed) for seed in (0, 1)]
+    first, second = (imagined(models[::order])[0] for order in (1, -1))
+    assert first != second
+
+
+@pytest.mark.system
+def test_a_run_trains_in_all_members_and_its_agent_has_them(tmp_path: Path) -> None:
+    """A training in three members, with pessimism; the rounds go on with each member's weights."""
+    words = ("stage=iterate", "iterate.rounds=2", "rnn.members=3", "controller.pessimism=0.5")
+    done = run(tmp_path, *GRADIENTS, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for number in (1, 2):
+        folder = tmp_path / f"it/round-{number}"
+        assert len(read_agent(folder / "controller/agent").others) == 2
+        assert "agent in the dream" in read_json(folder / "evaluate/scores.json")
+    alone = run(tmp_path, "stage=controller", *GRADIENTS, "run=alone", "base=it/round-1")
+    assert alone.returncode == 0, alone.stdout + alone.stderr
+    agents = [read_agent(tmp_path / f"{run}/controller/agent") for run in ("it/round-1", "alone")]
+    assert not np.array_equal(agents[0].parameters, agents[1].parameters)
+
+
+def test_pessimism_with_one_member_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = run(tmp_path, "stage=all", *GRADIENTS, "controller.pessimism=0.5")
+    assert "needs rewards of several members; give rnn.members=2" in error_line(done)
