@@ -232,7 +232,7 @@ DOOM_DATA = {
 
 DREAM_SEEDS = (1, 2, 3)
 """Of the recorded runs of the preset dream-rounds."""
-TUNED_SEEDS = (1,)
+TUNED_SEEDS = (1, 2, 3)
 """Of those of the preset fine-tune."""
 
 
