@@ -279,6 +279,7 @@ def trained(folder: Path, *words: str) -> dict[str, Any]:
     return dict(read_json(folder / "it/controller/manifest.json"))
 
 
+@pytest.mark.system
 def test_a_training_killed_at_any_moment_gives_the_agent_of_one_that_was_not(
     tmp_path: Path,
 ) -> None:
@@ -363,6 +364,7 @@ def test_a_search_in_the_environment_starts_at_the_controller_of_the_gradients(
     ("words", "message"),
     [
         (["controller.world=real"], "trains in the learned model; give controller.world=dream"),
+        (["controller.pessimism=0.5", LATENT], "several members; give rnn.members=2 or"),
         (["actor_critic.discount=1"], "actor_critic.discount=1: choose a number below 1"),
         (["actor_critic.horizon=0"], "actor_critic.horizon=0: choose 1 to 1000"),
         (["trainer.devices=2"], "trains in one process; give trainer.devices=1"),

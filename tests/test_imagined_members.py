@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import ALONE, BRIEFLY, FEW_FRAMES, error_line, run
+from command import ALONE, BRIEFLY, FEW_FRAMES, run
 from lightning_fabric import Fabric
 
 from worldmodels.agents.folder import read_agent
@@ -133,8 +133,3 @@ def test_a_run_trains_in_all_members_and_its_agent_has_them(tmp_path: Path) -> N
     assert alone.returncode == 0, alone.stdout + alone.stderr
     agents = [read_agent(tmp_path / f"{run}/controller/agent") for run in ("it/round-1", "alone")]
     assert not np.array_equal(agents[0].parameters, agents[1].parameters)
-
-
-def test_pessimism_with_one_member_is_refused_in_one_line(tmp_path: Path) -> None:
-    done = run(tmp_path, "stage=all", *GRADIENTS, "controller.pessimism=0.5")
-    assert "needs rewards of several members; give rnn.members=2" in error_line(done)
