@@ -23,10 +23,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One computing thread a process: what runs side by side shares the cores.
+# One computing thread a process: what runs side by side shares the cores. The slowest tests are
+# listed: one that takes ten seconds belongs to `make test-system`.
 unit: export OMP_NUM_THREADS = 1
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations 20 --durations-min 3
 
 # The lines and branches that the tests run, those of `make test` and the longer ones beside them:
 # fails below the share in pyproject.toml. Tracing takes as long as the tests.
