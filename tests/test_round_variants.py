@@ -66,16 +66,14 @@ def test_the_rows_of_a_seed_differ_in_their_changes_from_the_first_own_round_on(
 def test_the_first_rounds_of_a_row_are_those_that_rows_have_in_common(
     script: ModuleType, config_of: Any, tmp_path: Path
 ) -> None:
-    for row in script.ROWS:
-        words = script.first_rounds(row.beginning, 3, tmp_path)
+    one_of_each = {row.beginning: row for row in script.ROWS}
+    for name, row in one_of_each.items():
+        words = script.first_rounds(name, 3, tmp_path)
         common, own = config_of(words[3:]), config_of(script.command(row, 3, tmp_path)[3:])
-        assert (common.run, common.iterate.rounds) == (
-            f"round-variants/{row.beginning}-3",
-            script.COMMON,
-        )
+        assert (common.run, common.iterate.rounds) == (f"round-variants/{name}-3", script.COMMON)
         for number in range(1, script.COMMON + 1):
             assert values(common, number) | {"run": own.run} == values(own, number)
-    assert {row.beginning for row in script.ROWS} == script.BEGINNINGS.keys()
+    assert one_of_each.keys() == script.BEGINNINGS.keys()
 
 
 def test_rows_of_runs_that_are_gone_stay_in_the_file(script: ModuleType, tmp_path: Path) -> None:
