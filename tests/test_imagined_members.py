@@ -109,6 +109,12 @@ def test_each_member_ends_its_share_of_the_episodes() -> None:
     assert penalised["return"] == pytest.approx(ended, rel=1e-5)
 
 
+def test_without_predicted_rewards_a_step_that_goes_on_is_worth_one() -> None:
+    logs, _ = imagined([member(seed, reward_weight=0.0) for seed in range(3)], each_step=True)
+    assert logs["reward"] == pytest.approx(1 - logs["termination"], rel=1e-5)
+    assert 0 < logs["termination"] < 1
+
+
 def test_the_features_of_the_controller_are_those_of_the_first_member() -> None:
     """With another first member of equal predictions it has another gradient."""
     one, other = member(0), member(1)

@@ -277,17 +277,20 @@ class ImaginationTask:
             uniform: in [0, 1), (B, Z).
             normal: standard normal, (B, Z).
         """
-        dynamics = self._ensemble.dynamics
+        dynamics, reward = self._ensemble.dynamics, None
         if len(self._ensemble) == 1:
             prediction = dynamics.predict(state)
             latents = prediction.latent.sample(uniform, normal, self._options.temperature)
-            logits, reward = prediction.termination, prediction.reward
+            logits = prediction.termination
+            if dynamics.predicts_reward:
+                reward = prediction.reward
         else:
             latents, logits = self._sample(state, uniform, normal)
-            reward = self._reward(state)
+            if dynamics.predicts_reward:
+                reward = self._reward(state)
         survived = torch.sigmoid(-unweighted(dynamics, logits))
         # Without predicted rewards each step that does not terminate is worth 1.
-        return latents, reward if dynamics.predicts_reward else survived, survived
+        return latents, survived if reward is None else reward, survived
 
     def _sample(self, state: State, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
         """z_{t+1} and the logit of the termination, each from the member whose share has it; see
