@@ -237,6 +237,26 @@ def test_a_baseline_is_trained_in_the_learned_model_and_judged_in_both(
     assert scores.keys() == {"agent", "random policy", "agent in the dream"}
 
 
+@pytest.mark.system
+def test_a_baseline_of_the_learned_model_is_judged_with_the_frame_skip_of_its_training(
+    tmp_path: Path,
+) -> None:
+    words = (
+        *("env=takecover", "base=pretrained/takecover", "controller.world=dream"),
+        *("env.max_steps=24", "controller.max_steps=6", "controller.latent=sampled"),
+        "controller.temperature=0.5",
+    )
+    options = "baseline.options={policy_kwargs: {net_arch: [8]}, n_steps: 16, n_epochs: 1}"
+    made = trained(tmp_path, *words, "run=it", "env.frame_skip=4", "env.max_steps=24", options)
+    assert made["config"]["env.frame_skip"] == 4
+    done = run(tmp_path, "stage=evaluate", "run=it", *words, "evaluate.video=false")
+    assert done.returncode == 0, done.stdout + done.stderr
+    scores = read_json(tmp_path / "it/evaluate/scores.json")
+    # No episode is over after so few steps: each counts the simulator's.
+    assert set(scores["agent"]["returns"]) == {24}
+    assert set(scores["agent in the dream"]["returns"]) == {24}
+
+
 # --- what cannot be done
 
 

@@ -56,7 +56,7 @@ class EnvConfig:
     (rollouts.mirrored_share); null: it has none."""
     frame_skip: int | None = number(None, 1, 100, unit="steps")
     """Steps of the simulator for each step of an episode, with the same action; rewards are added
-    up. null: as the agent was trained (model=, stage=evaluate and watch), else 1."""
+    up. null: as the agent or baseline was trained (model=, stage=evaluate and watch), else 1."""
     sticky_actions: float = number(0.0, 0, 1)
     """Probability that a step of the simulator repeats the action of the step before in place of
     the one that is given. 0.25 is usual for Atari games."""

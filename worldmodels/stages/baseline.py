@@ -74,6 +74,7 @@ def run(context: Context) -> None:
     if controller.world is WorldKind.dream:
         inputs = context.inputs.models().fingerprints
         content |= {"controller": controller, "env.actions": asdict(actions)}
+        content["env.frame_skip"] = context.config.env.frame_skip
     else:
         content |= context.runtime.env_content(context.runtime.env_spec())
     with context.begin("baseline", inputs, (), **content) as folder:

@@ -27,7 +27,7 @@ from worldmodels.runs.artifacts import Run
 from worldmodels.runs.health import Range
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Draw, MetricsLog, Watch, say
-from worldmodels.stages.inputs import Inputs, agent_of, check_features
+from worldmodels.stages.inputs import Inputs, agent_of, check_features, frame_skip_of
 from worldmodels.stages.runtime import Runtime
 from worldmodels.system.devices import choose_device
 from worldmodels.system.disk import unwritable
@@ -83,6 +83,8 @@ class Context:
                 return load_config(self.inputs.model).frame_skip
             if playing and self.run.has("controller"):
                 return load_config(agent_of(self.run)).frame_skip
+            if playing and self.run.has("baseline"):
+                return frame_skip_of(self.run.manifest("baseline"))
         return config.env.frame_skip or 1
 
     def check(self) -> None:

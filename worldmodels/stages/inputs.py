@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,6 +62,11 @@ class Previous(NamedTuple):
 
     path: Path
     fingerprint: str
+
+
+def frame_skip_of(manifest: dict[str, Any]) -> int:
+    """Steps of the simulator for each of a baseline's, which its stage's manifest says."""
+    return round(manifest["config"].get("env.frame_skip") or 1)  # an older version wrote none
 
 
 def agent_of(run: Run) -> Path:

@@ -28,7 +28,7 @@ from worldmodels.reporting.calibration import HORIZONS
 from worldmodels.runs.integrity import verified
 from worldmodels.stages.baseline import POLICY, policy_spec
 from worldmodels.stages.context import Context
-from worldmodels.stages.inputs import STATE_FEATURES
+from worldmodels.stages.inputs import STATE_FEATURES, frame_skip_of
 from worldmodels.worlds.collect import PolicyEpisodes, PolicySource
 from worldmodels.worlds.members import SamplingRule
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec
@@ -196,8 +196,7 @@ def _baseline(context: Context) -> _BaselinePlayer:
     size = features.size(dynamics.latent_size, dynamics)
     source = BaselinePolicy(path, policy_spec(context, manifest["config"], size))
     real = context.runtime.real(engine, models.encoder, models.dynamics, features)
-    skip = context.config.env.frame_skip or 1  # its manifest does not say
-    dream = _dream(context, manifest, models.dynamics, features, folder, skip)
+    dream = _dream(context, manifest, models.dynamics, features, folder, frame_skip_of(manifest))
     return _BaselinePlayer(source, real, dream)
 
 
