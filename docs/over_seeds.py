@@ -1,12 +1,79 @@
-"""Cells of tables with a value for each training seed."""
+"""Runs that differ in the training seed: a table of them, and cells of tables over seeds."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
+import tables
 from scipy import stats
+
+from worldmodels.config.choices import WorldKind
+from worldmodels.reporting.scores import AGENT_IN_DREAM
+
+
+def agents(runs: Sequence[dict[str, Any]], failed: float | None = None) -> str:
+    """The agents of runs that differ in the seed alone, and the mean over seeds.
+
+    Args:
+        runs: of ``stage=all`` as `render.take_run` keeps them, or of ``stage=iterate`` as
+            `rounds.taken` does, with the agent of the last round.
+        failed: returns below it are counted; None: they are not.
+    """
+    dreamt = all(AGENT_IN_DREAM in run["scores"] for run in runs)
+    header = (
+        *("seed", "mean ± std", "95 % interval", "median"),
+        *(() if failed is None else (f"below {failed:.0f}",)),
+        *(("predicted",) if dreamt else ()),
+        *("frames", "hours", "CPU hours"),
+    )
+    rows: list[tuple[str, ...]] = []
+    for run in runs:
+        agent = tables.score_of("agent", run["scores"]["agent"])
+        failures = sum(value < (failed or 0) for value in agent.returns)
+        rows.append(
+            (
+                str(run["stages"]["controller"]["config"]["seed"]),
+                f"**{agent.mean:.1f}** ± {agent.std:.1f}",
+                f"{agent.interval[0]:.1f} to {agent.interval[1]:.1f}",
+                f"{statistics.median(agent.returns):.1f}",
+                *(() if failed is None else (f"{failures} of {len(agent.returns)}",)),
+                *((f"{run['scores'][AGENT_IN_DREAM]['mean']:.0f}",) if dreamt else ()),
+                f"{_frames(run):,}",
+                f"{_wall_s(run) / 3600:.1f}",
+                f"{_cpu_s(run) / 3600:.1f}",
+            )
+        )
+    means = [run["scores"]["agent"]["mean"] for run in runs]
+    if len(means) > 1:
+        found = f"{statistics.mean(means):.1f} ± {statistics.stdev(means):.1f}"
+        rows.append(("mean ± std of seeds", found, *("",) * (len(header) - 2)))
+    return tables.markdown_table(header, rows)
+
+
+def _frames(run: dict[str, Any]) -> int:
+    """Steps in the environment, of collection and of a search there."""
+    if "rounds" in run:
+        return int(run["rounds"][-1]["frames"]["total"])
+    total = 0
+    for name, manifest in run["stages"].items():
+        stage, summary = name.rpartition("/")[-1], manifest["summary"]
+        if stage == "rollouts":
+            total += summary["frames"]
+        elif stage == "controller" and summary["world"] == WorldKind.real.name:
+            total += summary["steps"]
+    return total
+
+
+def _wall_s(run: dict[str, Any]) -> float:
+    return float(run.get("wall_s", sum(m["wall_s"] for m in run["stages"].values())))
+
+
+def _cpu_s(run: dict[str, Any]) -> float:
+    found = run.get("cpu_s", sum(m["resources"]["cpu_s"] for m in run["stages"].values()))
+    return float(found)
 
 
 def with_interval(values: Sequence[float], form: str) -> str:

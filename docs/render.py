@@ -32,6 +32,7 @@ import clusters
 import figures
 import frames
 import models
+import over_seeds
 import places
 import plans
 import rounds
@@ -126,16 +127,15 @@ def regions() -> dict[str, str]:
     planned = [read_json(path) for path in sorted(RESULTS.glob("plan-*.json"))]
     written |= {"keys": tables.keys(), "presets": tables.presets(), "plans": plans.plans(planned)}
     written["took"] = plans.took(planned)
-    dreamt = [_result(f"dream-{seed}") for seed in DREAM_SEEDS]
-    written |= {"dream_seeds": rounds.seeds(dreamt), "dream_by_round": rounds.by_round(dreamt)}
-    tuned = [_result(f"fine-tune-{seed}") for seed in TUNED_SEEDS]
-    written["fine_tune"] = rounds.seeds(tuned)
+    for region, (names, failed) in SEEDS.items():
+        written[region] = over_seeds.agents([_result(name) for name in names], failed)
+    written["dream_by_round"] = rounds.by_round([_result(name) for name in SEEDS["dream_seeds"][0]])
     recorded = {name: _result(name) for names in figures.RUNS.values() for name in names}
     written["figures"] = figures.figures(recorded)
     agents = {
         "CarRacing, `preset=laptop`": laptop,
-        "CarRacing, `preset=fine-tune`": tuned[0],
-        "CarRacing, learned model only, `preset=dream-rounds`": dreamt[0],
+        "CarRacing, `preset=fine-tune`": _result("fine-tune-1"),
+        "CarRacing, learned model only, `preset=dream-rounds`": _result("dream-1"),
         "CarRacing, `preset=quick`": quick,
         "Doom Take Cover, `preset=laptop`": takecover,
     }
@@ -229,11 +229,11 @@ DOOM_DATA = {
 }
 """Training data of the agents of Take Cover, in their order, and the result of each."""
 
-
-DREAM_SEEDS = (1, 2, 3)
-"""Of the recorded runs of the preset dream-rounds."""
-TUNED_SEEDS = (1, 2, 3)
-"""Of those of the preset fine-tune."""
+SEEDS: dict[str, tuple[tuple[str, ...], float | None]] = {
+    "dream_seeds": (("dream-1", "dream-2", "dream-3"), 700),
+    "fine_tune": (("fine-tune-1", "fine-tune-2", "fine-tune-3"), 700),
+}
+"""Runs that differ in the seed alone, and the returns below which an episode counts as failed."""
 
 
 def main() -> None:

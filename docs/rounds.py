@@ -12,7 +12,7 @@ from over_seeds import with_interval, with_range
 
 from worldmodels.files.atomic import read_json
 from worldmodels.reporting.rounds import ROUNDS
-from worldmodels.reporting.scores import AGENT_IN_DREAM, SCORE_HEADER, score_rows
+from worldmodels.reporting.scores import SCORE_HEADER, score_rows
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 
@@ -54,41 +54,6 @@ def scores(record: dict[str, Any]) -> str:
     """The agents of the rounds, in the environment and in the dream."""
     policies = [tables.score_of(name, one) for name, one in record["scores"].items()]
     return tables.markdown_table(SCORE_HEADER, score_rows(policies, []))
-
-
-def seeds(runs: Sequence[dict[str, Any]]) -> str:
-    """The last agents of runs that differ in the seed alone, and the mean over seeds.
-
-    Args:
-        runs: as `taken` returns them.
-    """
-    dreamt = all(AGENT_IN_DREAM in run["scores"] for run in runs)
-    header = (
-        *("seed", "mean ± std", "95 % interval", "median", "below 700"),
-        *(("predicted",) if dreamt else ()),
-        *("frames", "hours", "CPU hours"),
-    )
-    rows: list[tuple[str, ...]] = []
-    for run in runs:
-        agent = tables.score_of("agent", run["scores"]["agent"])
-        rows.append(
-            (
-                str(run["seed"]),
-                f"**{agent.mean:.1f}** ± {agent.std:.1f}",
-                f"{agent.interval[0]:.1f} to {agent.interval[1]:.1f}",
-                f"{statistics.median(agent.returns):.1f}",
-                f"{sum(value < 700 for value in agent.returns)} of {len(agent.returns)}",
-                *((f"{run['scores'][AGENT_IN_DREAM]['mean']:.0f}",) if dreamt else ()),
-                f"{run['rounds'][-1]['frames']['total']:,}",
-                f"{run['wall_s'] / 3600:.1f}",
-                f"{run['cpu_s'] / 3600:.1f}",
-            )
-        )
-    means = [run["scores"]["agent"]["mean"] for run in runs]
-    if len(means) > 1:
-        found = f"{statistics.mean(means):.1f} ± {statistics.stdev(means):.1f}"
-        rows.append(("mean ± std of seeds", found, *("",) * (len(header) - 2)))
-    return tables.markdown_table(header, rows)
 
 
 def by_round(runs: Sequence[dict[str, Any]]) -> str:
