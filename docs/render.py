@@ -232,8 +232,9 @@ DOOM_DATA = {
 SEEDS: dict[str, tuple[tuple[str, ...], float | None]] = {
     "dream_seeds": (("dream-1", "dream-2", "dream-3"), 700),
     "fine_tune": (("fine-tune-1", "fine-tune-2", "fine-tune-3"), 700),
+    "doom_seeds": (("takecover", "takecover-2", "takecover-3"), None),
 }
-"""Runs that differ in the seed alone, and the returns below which an episode counts as failed."""
+"""Runs that differ in the seed alone, and the return below which an episode counts as failed."""
 
 
 def main() -> None:
