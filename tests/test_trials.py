@@ -176,6 +176,37 @@ def test_a_space_that_cannot_be_searched_is_one_line(tmp_path: Path, space: str,
     assert not (tmp_path / "it").exists()
 
 
+GRADIENTS = (
+    *("sweep.target=controller", "controller.optimizer=actor_critic", "controller.world=dream"),
+    *("controller.latent=sampled", "rnn.latent=sampled", "controller.pca_components=null"),
+)
+
+
+def test_a_sweep_of_gradients_needs_a_metric_and_keys_of_its_stage(tmp_path: Path) -> None:
+    words = [*GRADIENTS, "sweep.space={actor_critic.horizon: [2, 3]}"]
+    line = error_line(run(tmp_path, *BRIEF, *words))
+    assert "controller.optimizer=actor_critic plays no selection seeds; give sweep.metric=" in line
+    line = error_line(run(tmp_path, *BRIEF, words[-1]))
+    assert "actor_critic.horizon: has no effect on stage=vae; leave it out, or give" in line
+    assert line.endswith("sweep.target=controller")
+
+
+@pytest.mark.system
+def test_a_sweep_of_gradients_is_chosen_by_its_metric_and_has_its_settings(tmp_path: Path) -> None:
+    brief = ("actor_critic.updates=3", "actor_critic.batch_size=4", "sweep.trials=2")
+    words = [*GRADIENTS, *brief, "sweep.metric=validation/return"]
+    words += ["sweep.space={actor_critic.horizon: [2, 3]}", "vae.epochs=1"]
+    record = swept(tmp_path, *words)
+    assert [trial["state"] for trial in record["trials"]] == [FINISHED] * 2
+    for trial in record["trials"]:
+        folder = tmp_path / "it" / f"trial-{trial['number']:03d}"
+        manifest = json.loads((folder / "controller/manifest.json").read_text())
+        assert manifest["config"].items() >= trial["values"].items()
+        assert manifest["summary"]["return"] == pytest.approx(trial["result"])
+    line = error_line(run(tmp_path, *BRIEF, *words, "actor_critic.learning_rate=1e-3"))
+    assert "actor_critic.learning_rate=0.0003, now 0.001; choose another run=" in line
+
+
 def test_what_does_not_fit_the_sweep_is_one_line(tmp_path: Path) -> None:
     words = ["sweep.space={vae.epochs: [1, 2]}", "sweep.trials=1"]
     line = error_line(run(tmp_path, *BRIEF, *words, "sweep.metric=validation/accuracy"))

@@ -26,6 +26,7 @@ from worldmodels.config.choices import (
     Stage,
     StartChoice,
     SweepMethod,
+    Target,
     WorldKind,
 )
 from worldmodels.config.hubs import hub_address, is_hub
@@ -152,12 +153,19 @@ def _check_sweep(config: Config) -> None:
     target = Stage[config.sweep.target.name]
     if config.stage is Stage.plan and target is Stage.baseline:
         raise ConfigError("sweep.target=baseline: stage=plan does not estimate baselines")
+    gradients = config.controller.optimizer is Optimizer.actor_critic
+    if target is Stage.controller and gradients and config.sweep.metric is None:
+        raise ConfigError(
+            "sweep.target=controller: controller.optimizer=actor_critic plays no selection seeds;"
+            " give sweep.metric=validation/return, which is predicted by the learned model"
+        )
     for key, values in space.items():
         section = key.partition(".")[0]
         if target is not Stage.baseline and section in SECTIONS[SECTIONS.index(target.name) + 1 :]:
+            of = Target.controller.name if section == "actor_critic" else section
             raise ConfigError(
                 f"sweep.space: {key}: has no effect on stage={target.name}; leave it out, or give"
-                f" sweep.target={section}"
+                f" sweep.target={of}"
             )
         for value in values.ends:
             changed = partial(replace, with_values(config, {key: value}), stage=target)

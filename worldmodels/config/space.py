@@ -11,7 +11,7 @@ from worldmodels.config.choices import Target
 from worldmodels.config.schema import Config, changed
 from worldmodels.errors import ConfigError
 
-SECTIONS = ("env", "rollouts", "vae", "rnn", "controller", "baseline")
+SECTIONS = ("env", "rollouts", "vae", "rnn", "actor_critic", "controller", "baseline")
 """Sections whose keys can be searched, in the order in which stages use them."""
 _ENDS = ("low", "high")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from worldmodels.config.choices import Target
+from worldmodels.config.choices import Optimizer, Target
 from worldmodels.config.execution import SweepConfig
 from worldmodels.config.schema import flat, plain
 from worldmodels.config.usage import written
@@ -53,6 +53,8 @@ class SweepFile:
         self._part, self._overwrite = part, context.config.overwrite
         sections = {name: getattr(context.config, name) for name in ("env", "rollouts", "vae")}
         sections |= {name: getattr(context.config, name) for name in ("rnn", "controller")}
+        if context.config.controller.optimizer is Optimizer.actor_critic:
+            sections["actor_critic"] = context.config.actor_critic
         self._settings = {
             **flat(seed=context.config.seed, baseline=context.config.baseline, **sections),
             **_of_sweep(sweep),
