@@ -247,7 +247,7 @@ def test_a_baseline_of_the_learned_model_is_judged_with_the_frame_skip_of_its_tr
         "controller.temperature=0.5",
     )
     options = "baseline.options={policy_kwargs: {net_arch: [8]}, n_steps: 16, n_epochs: 1}"
-    made = trained(tmp_path, *words, "run=it", "env.frame_skip=4", "env.max_steps=24", options)
+    made = trained(tmp_path, *words, "env.frame_skip=4", options)
     assert made["config"]["env.frame_skip"] == 4
     done = run(tmp_path, "stage=evaluate", "run=it", *words, "evaluate.video=false")
     assert done.returncode == 0, done.stdout + done.stderr
