@@ -24,7 +24,7 @@ def taken(folder: Path) -> dict[str, Any]:
         folder: of the run.
 
     Returns:
-        ``seed``; ``rounds``, as `worldmodels.reporting.rounds.round_record` has them; ``wall_s``
+        ``rounds``, as `worldmodels.reporting.rounds.round_record` has them; ``wall_s``
         and ``cpu_s`` of all their stages; ``scores`` of the last agent, and the manifests of its
         ``stages``.
 
@@ -40,7 +40,6 @@ def taken(folder: Path) -> dict[str, Any]:
         for entry in entries
     ]
     return {
-        "seed": stages[-1]["controller"]["config"]["seed"],
         "rounds": entries,
         "wall_s": sum(manifest["wall_s"] for found in stages for manifest in found.values()),
         "cpu_s": sum(m["resources"]["cpu_s"] for found in stages for m in found.values()),
