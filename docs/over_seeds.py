@@ -42,7 +42,7 @@ def agents(runs: Sequence[dict[str, Any]], failed: float | None = None) -> str:
                 *(() if failed is None else (f"{failures} of {len(agent.returns)}",)),
                 *((f"{run['scores'][AGENT_IN_DREAM]['mean']:.0f}",) if dreamt else ()),
                 f"{_frames(run):,}",
-                f"{_wall_s(run) / 3600:.1f}",
+                f"{tables.wall_s(run) / 3600:.1f}",
                 f"{_cpu_s(run) / 3600:.1f}",
             )
         )
@@ -65,10 +65,6 @@ def _frames(run: dict[str, Any]) -> int:
         elif stage == "controller" and summary["world"] == WorldKind.real.name:
             total += summary["steps"]
     return total
-
-
-def _wall_s(run: dict[str, Any]) -> float:
-    return float(run.get("wall_s", sum(m["wall_s"] for m in run["stages"].values())))
 
 
 def _cpu_s(run: dict[str, Any]) -> float:

@@ -117,7 +117,6 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
         shutil.copyfile(path, target / path.name)
     agent = read_agent(target)
     save_config(target, agent.config)  # with the SHA-256s, whichever version made the run
-    hours = sum(stage["wall_s"] for stage in run["stages"].values()) / 3600
     card = CARD.format(
         **published._asdict(),
         encoder=f"{_millions(agent.encoder)} M parameters",
@@ -126,7 +125,7 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
         controller=f"{agent.parameters.size:,} parameters",
         size=f"{sum(path.stat().st_size for path in source.iterdir()) / 1e6:.1f}",
         scores=tables.scores(run),
-        hours=f"{run.get('wall_s', hours * 3600) / 3600:.1f}",
+        hours=f"{tables.wall_s(run) / 3600:.1f}",
         search=_search(run),
         maker=tables.maker(run),
     )

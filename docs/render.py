@@ -36,6 +36,7 @@ import over_seeds
 import places
 import plans
 import rounds
+import settings
 import tables
 from publish import publish
 
@@ -125,7 +126,11 @@ def regions() -> dict[str, str]:
     studies = [read_json(path) for path in sorted(RESULTS.glob("study-*.json"))]
     laptop, takecover, quick = (_result(name) for name in ("laptop", "takecover", "quick"))
     planned = [read_json(path) for path in sorted(RESULTS.glob("plan-*.json"))]
-    written |= {"keys": tables.keys(), "presets": tables.presets(), "plans": plans.plans(planned)}
+    written |= {
+        "keys": settings.keys(),
+        "presets": settings.presets(),
+        "plans": plans.plans(planned),
+    }
     written["took"] = plans.took(planned)
     for region, (names, failed) in SEEDS.items():
         written[region] = over_seeds.agents([_result(name) for name in names], failed)

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from functools import reduce
-from itertools import groupby
-from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
-from worldmodels.config.keys import keys_of
-from worldmodels.config.schema import Config, register
-from worldmodels.config.shipped import CONF
-from worldmodels.config.usage import written
 from worldmodels.reporting.learning import Point
 from worldmodels.reporting.scores import (
     AGENT_IN_DREAM,
@@ -26,8 +17,6 @@ from worldmodels.reporting.scores import (
     score_rows,
     summarise,
 )
-
-PRESETS = ("paper", "laptop", "dream-rounds", "fine-tune", "quick", "smoke")
 
 
 class PaperScores(NamedTuple):
@@ -103,6 +92,11 @@ def maker(run: dict[str, Any]) -> str:
     return "".join(f"{maker}; commit {commits}.\n" for maker in sorted(makers))
 
 
+def wall_s(run: dict[str, Any]) -> float:
+    """Seconds of all stages; of all rounds, where the run has rounds."""
+    return float(run.get("wall_s", sum(m["wall_s"] for m in run["stages"].values())))
+
+
 def score_of(name: str, record: dict[str, Any]) -> Score:
     """The score whose `Score.record` this is."""
     lists = {key: tuple(record[key]) for key in ("returns", "seeds", "interval")}
@@ -129,10 +123,9 @@ def headline(runs: dict[str, dict[str, Any]], log: Point) -> str:
         agent = score_of("agent", run["scores"]["agent"])
         searches = [run["stages"].get(f"{part}controller") for part in ("bootstrap/", "")]
         steps = run.get("steps", sum(found["summary"]["steps"] for found in searches if found))
-        wall_s = run.get("wall_s", sum(stage["wall_s"] for stage in run["stages"].values()))
         machine = run["stages"]["controller"]["machine"].split(", ")
         score, played = f"**{agent.mean:.0f}** ± {agent.std:.0f}", str(len(agent.returns))
-        spent, hardware = f"{wall_s / 3600:.1f}", f"CPU, {machine[-1]}"
+        spent, hardware = f"{wall_s(run) / 3600:.1f}", f"CPU, {machine[-1]}"
         rows.append((name, score, played, f"{steps / 1e6:.1f} M", spent, hardware))
         env = run["stages"]["evaluate"]["config"]["env.id"]
         if "preset=laptop" in name:
@@ -175,8 +168,7 @@ def stages(run: dict[str, Any]) -> str:
         rates = ", ".join(f"{value:,.0f} {unit}" for unit, value in manifest["throughput"].items())
         peak = max(manifest["resources"]["peak_bytes"].values()) / 1e9
         rows.append((stage, f"{manifest['wall_s']:,.0f} s", f"{peak:.1f} GB", rates))
-    total = sum(manifest["wall_s"] for manifest in run["stages"].values())
-    rows.append(("all", f"{total / 60:.1f} min", "", ""))
+    rows.append(("all", f"{wall_s(run) / 60:.1f} min", "", ""))
     return markdown_table(("stage", "wall time", "peak memory", "throughput"), rows)
 
 
@@ -352,46 +344,3 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown; every row has as many cells as the header."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
-def keys() -> str:
-    """Each section of the configuration with its keys."""
-    parts = []
-    for section, group in groupby(keys_of(Config), lambda key: key.section):
-        rows = [
-            (
-                f"`{key.name}`",
-                key.meaning.replace("<", "&lt;").replace("*", r"\*"),
-                key.unit,
-                f"`{written(key.default)}`",
-                key.accepts,
-            )
-            for key in group
-        ]
-        header = ("key", "meaning", "unit", "default", "accepted values")
-        parts.append(f"### {str(section.__doc__).rstrip('.')}\n\n{markdown_table(header, rows)}")
-    return "\n" + "\n".join(parts) + "\n"
-
-
-def presets() -> str:
-    """Per environment, the keys that a preset or the environment sets, without its interpolations
-    resolved."""
-    register()
-    defaults = {key.name: key.default for key in keys_of(Config)}
-    parts = []
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        for env in ("carracing", "takecover"):
-            chosen = [compose("config", [f"env={env}", f"preset={name}"]) for name in PRESETS]
-            trees: list[Any] = [OmegaConf.to_container(config) for config in chosen]
-            rows = []
-            for name, default in defaults.items():
-                values = [written(reduce(getitem, name.split("."), tree)) for tree in trees]
-                if {*values, written(default)} != {values[0]}:
-                    rows.append([f"`{name}`", *map(_cell, values, PRESETS)])
-            parts.append(f"### env={env}\n\n{markdown_table(('key', *PRESETS), rows)}")
-    return "\n" + "\n".join(parts) + "\n"
-
-
-def _cell(value: str, preset: str) -> str:
-    """A value of a preset; a long one is in its file alone."""
-    return f"`{value}`" if len(value) <= 120 else f"in `conf/preset/{preset}.yaml`"

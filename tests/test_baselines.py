@@ -252,6 +252,7 @@ def test_a_baseline_of_the_learned_model_is_judged_with_the_frame_skip_of_its_tr
     done = run(tmp_path, "stage=evaluate", "run=it", *words, "evaluate.video=false")
     assert done.returncode == 0, done.stdout + done.stderr
     scores = read_json(tmp_path / "it/evaluate/scores.json")
+    assert read_json(tmp_path / "it/evaluate/manifest.json")["config"]["env.frame_skip"] == 4
     # No episode is over after so few steps: each counts the simulator's.
     assert set(scores["agent"]["returns"]) == {24}
     assert set(scores["agent in the dream"]["returns"]) == {24}

@@ -186,9 +186,10 @@ def test_a_sweep_of_gradients_needs_a_metric_and_keys_of_its_stage(tmp_path: Pat
     words = [*GRADIENTS, "sweep.space={actor_critic.horizon: [2, 3]}"]
     line = error_line(run(tmp_path, *BRIEF, *words))
     assert "controller.optimizer=actor_critic plays no selection seeds; give sweep.metric=" in line
-    line = error_line(run(tmp_path, *BRIEF, words[-1]))
-    assert "actor_critic.horizon: has no effect on stage=vae; leave it out, or give" in line
-    assert line.endswith("sweep.target=controller")
+    for target in ("vae", "controller", "baseline"):  # with CMA-ES
+        line = error_line(run(tmp_path, *BRIEF, f"sweep.target={target}", words[-1]))
+        assert f"actor_critic.horizon: has no effect on stage={target}; leave it out" in line
+        assert line.endswith("sweep.target=controller controller.optimizer=actor_critic")
 
 
 @pytest.mark.system

@@ -26,7 +26,6 @@ from worldmodels.config.choices import (
     Stage,
     StartChoice,
     SweepMethod,
-    Target,
     WorldKind,
 )
 from worldmodels.config.hubs import hub_address, is_hub
@@ -161,11 +160,15 @@ def _check_sweep(config: Config) -> None:
         )
     for key, values in space.items():
         section = key.partition(".")[0]
-        if target is not Stage.baseline and section in SECTIONS[SECTIONS.index(target.name) + 1 :]:
-            of = Target.controller.name if section == "actor_critic" else section
+        if section == "actor_critic" and not (target is Stage.controller and gradients):
             raise ConfigError(
                 f"sweep.space: {key}: has no effect on stage={target.name}; leave it out, or give"
-                f" sweep.target={of}"
+                " sweep.target=controller controller.optimizer=actor_critic"
+            )
+        if target is not Stage.baseline and section in SECTIONS[SECTIONS.index(target.name) + 1 :]:
+            raise ConfigError(
+                f"sweep.space: {key}: has no effect on stage={target.name}; leave it out, or give"
+                f" sweep.target={section}"
             )
         for value in values.ends:
             changed = partial(replace, with_values(config, {key: value}), stage=target)
