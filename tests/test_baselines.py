@@ -249,7 +249,8 @@ def test_a_baseline_of_the_learned_model_is_judged_with_the_frame_skip_of_its_tr
     options = "baseline.options={policy_kwargs: {net_arch: [8]}, n_steps: 16, n_epochs: 1}"
     made = trained(tmp_path, *words, "env.frame_skip=4", options)
     assert made["config"]["env.frame_skip"] == 4
-    done = run(tmp_path, "stage=evaluate", "run=it", *words, "evaluate.video=false")
+    evaluation = ("stage=evaluate", "run=it", "env.frame_skip=null", "evaluate.video=false")
+    done = run(tmp_path, *words, *evaluation)
     assert done.returncode == 0, done.stdout + done.stderr
     scores = read_json(tmp_path / "it/evaluate/scores.json")
     assert read_json(tmp_path / "it/evaluate/manifest.json")["config"]["env.frame_skip"] == 4
