@@ -14,23 +14,30 @@ from worldmodels.config.choices import WorldKind
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 
 
-def agents(runs: Sequence[dict[str, Any]], failed: float | None = None) -> str:
+def agents(
+    runs: Sequence[dict[str, Any]],
+    failed: float | None = None,
+    second: Sequence[dict[str, Any]] = (),
+) -> str:
     """The agents of runs that differ in the seed alone, and the mean over seeds.
 
     Args:
         runs: of ``stage=all`` as `render.take_run` keeps them, or of ``stage=iterate`` as
             `rounds.taken` does, with the agent of the last round.
         failed: returns below it are counted; None: they are not.
+        second: evaluations of the same agents on other episodes, in the order of `runs`, as
+            `render.take_run` keeps them; none: the table has no column of them.
     """
     dreamt = all(AGENT_IN_DREAM in run["scores"] for run in runs)
     header = (
         *("seed", "mean ± std", "95 % interval", "median"),
         *(() if failed is None else (f"below {failed:.0f}",)),
         *(("predicted",) if dreamt else ()),
+        *((f"{_episodes(second):,} further episodes",) if second else ()),
         *("frames", "hours", "CPU hours"),
     )
     rows: list[tuple[str, ...]] = []
-    for run in runs:
+    for run, again in zip(runs, second or [{}] * len(runs), strict=True):
         agent = tables.score_of("agent", run["scores"]["agent"])
         failures = sum(value < (failed or 0) for value in agent.returns)
         rows.append(
@@ -41,16 +48,34 @@ def agents(runs: Sequence[dict[str, Any]], failed: float | None = None) -> str:
                 f"{statistics.median(agent.returns):.1f}",
                 *(() if failed is None else (f"{failures} of {len(agent.returns)}",)),
                 *((f"{run['scores'][AGENT_IN_DREAM]['mean']:.0f}",) if dreamt else ()),
+                *((_mean_and_std(again),) if again else ()),
                 f"{_frames(run):,}",
                 f"{tables.wall_s(run) / 3600:.1f}",
                 f"{_cpu_s(run) / 3600:.1f}",
             )
         )
-    means = [run["scores"]["agent"]["mean"] for run in runs]
-    if len(means) > 1:
-        found = f"{statistics.mean(means):.1f} ± {statistics.stdev(means):.1f}"
-        rows.append(("mean ± std of seeds", found, *("",) * (len(header) - 2)))
+    if len(runs) > 1:
+        last = ["mean ± std of seeds", _over_seeds(runs), *("",) * (len(header) - 2)]
+        if second:
+            last[-4] = _over_seeds(second)
+        rows.append(tuple(last))
     return tables.markdown_table(header, rows)
+
+
+def _episodes(runs: Sequence[dict[str, Any]]) -> int:
+    """Episodes that the agent of each run was evaluated on; an error where they differ."""
+    (count,) = {len(run["scores"]["agent"]["returns"]) for run in runs}
+    return count
+
+
+def _mean_and_std(run: dict[str, Any]) -> str:
+    agent = tables.score_of("agent", run["scores"]["agent"])
+    return f"{agent.mean:.1f} ± {agent.std:.1f}"
+
+
+def _over_seeds(runs: Sequence[dict[str, Any]]) -> str:
+    means = [run["scores"]["agent"]["mean"] for run in runs]
+    return f"{statistics.mean(means):.1f} ± {statistics.stdev(means):.1f}"
 
 
 def _frames(run: dict[str, Any]) -> int:

@@ -71,7 +71,7 @@ PUBLISHED = {
         "Gymnasium's CarRacing-v3, 1,000 steps at most",
         "whole frames with the instruments below, reduced to 64x64; each action is repeated for 4\n"
         "  frames (`env.frame_skip`)",
-        "docs/dream.md",
+        "docs/results-dream.md",
     ),
 }
 """Runs whose agents are in ``pretrained/``."""

@@ -26,7 +26,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import clusters
 import figures
@@ -61,6 +61,7 @@ PAGES = (
     DOCS / "play.md",
     DOCS / "ray.md",
     DOCS / "results-carracing.md",
+    DOCS / "results-dream.md",
     DOCS / "results-studies.md",
     DOCS / "results-takecover.md",
     DOCS / "robustness.md",
@@ -132,9 +133,13 @@ def regions() -> dict[str, str]:
         "plans": plans.plans(planned),
     }
     written["took"] = plans.took(planned)
-    for region, (names, failed) in SEEDS.items():
-        written[region] = over_seeds.agents([_result(name) for name in names], failed)
-    written["dream_by_round"] = rounds.by_round([_result(name) for name in SEEDS["dream_seeds"][0]])
+    for region, seeds in SEEDS.items():
+        second = [_result(f"{name}-second") for name in seeds.names if seeds.second]
+        written[region] = over_seeds.agents(
+            [_result(name) for name in seeds.names], seeds.failed, second
+        )
+    dreamt = [_result(name) for name in SEEDS["dream_seeds"].names]
+    written["dream_by_round"] = rounds.by_round(dreamt)
     recorded = {name: _result(name) for names in figures.RUNS.values() for name in names}
     written["figures"] = figures.figures(recorded)
     agents = {
@@ -234,12 +239,24 @@ DOOM_DATA = {
 }
 """Training data of the agents of Take Cover, in their order, and the result of each."""
 
-SEEDS: dict[str, tuple[tuple[str, ...], float | None]] = {
-    "dream_seeds": (("dream-1", "dream-2", "dream-3"), 700),
-    "fine_tune": (("fine-tune-1", "fine-tune-2", "fine-tune-3"), 700),
-    "doom_seeds": (("takecover", "takecover-2", "takecover-3"), None),
+
+class Seeds(NamedTuple):
+    """Runs that differ in the seed alone."""
+
+    names: tuple[str, ...]
+    """Of their results, seed 1 first."""
+    failed: float | None = None
+    """The return below which an episode counts as failed."""
+    second: bool = False
+    """Whether each agent was evaluated on other episodes too: the result ``NAME-second``."""
+
+
+SEEDS = {
+    "dream_seeds": Seeds(("dream-1", "dream-2", "dream-3"), 700),
+    "fine_tune": Seeds(("fine-tune-1", "fine-tune-2", "fine-tune-3"), 700),
+    "doom_seeds": Seeds(("takecover", "takecover-2", "takecover-3")),
 }
-"""Runs that differ in the seed alone, and the return below which an episode counts as failed."""
+"""Region -> the runs of its table."""
 
 
 def main() -> None:

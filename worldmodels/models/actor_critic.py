@@ -26,7 +26,7 @@ class ActorCritic(nn.Module):
     """The parameters of one controller, and a critic of its features.
 
     Returns are bootstrapped with a target critic, a moving average of the critic: the controller
-    follows the errors of a critic that changes fast (docs/dream.md has a comparison).
+    follows the errors of a critic that changes fast (docs/results-dream.md has a comparison).
 
     Args:
         features: F.
