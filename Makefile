@@ -8,7 +8,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 SIDE_BY_SIDE := --numprocesses 2 --dist worksteal
 
 .PHONY: run test unit coverage lint test-system test-slow docs bench chains sharing parity speed study \
-	comparison hostile lock format clean
+	baselines comparison hostile lock format clean
 
 # The whole pipeline on real CarRacing, in minutes.
 run: $(VENV)/.run
@@ -69,6 +69,10 @@ study: $(VENV)/.dev
 comparison: $(VENV)/.dev
 	$(BIN)/python benchmarks/model_comparison.py carracing $(rows) $(flags)
 	$(BIN)/python benchmarks/model_comparison.py takecover $(rows) $(flags)
+
+# Model-free baselines beside world models: hours; or rows="environment/ppo", flags="--seed=1".
+baselines: $(VENV)/.dev
+	$(BIN)/python benchmarks/baselines.py $(rows) $(flags)
 
 # Every part beside the plain loops that most reimplementations have: 20 minutes, or rows="vae rnn".
 bench: $(VENV)/.dev

@@ -20,9 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +27,7 @@ from typing import Any
 
 import explored
 import numpy as np
+from commands import run_all
 
 from worldmodels.agents.model_files import load_members
 from worldmodels.data.episodes import EpisodeSet
@@ -263,24 +261,13 @@ def main() -> None:
     plan = Plan(SMOKE if options.smoke else FULL, options.data)
     for name, commands in plan.tests().items():
         if options.list or not (plan.data / name / "rnn" / "latents.h5").exists():
-            _do(commands, options.list)
+            run_all(commands, options.list)
     # All rows of one seed before the next seed begins.
     for row, seed in ((row, seed) for seed in seeds for row in chosen):
         if options.list or not plan.finished(row, seed):
-            _do(plan.commands(row, seed), options.list)
+            run_all(plan.commands(row, seed), options.list)
         if not options.list:
             keep(plan, row, seed)
-
-
-def _do(commands: Any, listed: bool) -> None:
-    """Print commands, or run them; ends with the exit code of one that fails."""
-    for command in commands:
-        if listed:
-            print(shlex.join(command))
-            continue
-        done = subprocess.run([sys.executable, *command[1:]], check=False)
-        if done.returncode:
-            sys.exit(done.returncode)
 
 
 def keep(plan: Plan, row: Row, seed: int) -> None:

@@ -19,16 +19,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from commands import run_all
 
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.rounds import ROUNDS
@@ -237,26 +235,15 @@ def main() -> None:
     for seed in options.seed or SEEDS:
         for beginning in dict.fromkeys(row.beginning for row in rows):
             words = first_rounds(beginning, seed, options.data)
-            if options.list:
-                print(shlex.join(words))
             # A process that runs other rows may be reading finished ones.
-            elif len(finished(beginning, seed, options.data)) < COMMON:
-                _run(words)
+            if options.list or len(finished(beginning, seed, options.data)) < COMMON:
+                run_all([words], options.list)
         for row in rows:
-            words = command(row, seed, options.data)
-            if options.list:
-                print(shlex.join(words))
-                continue
-            begin(row, seed, options.data)
-            _run(words)
-            keep(options.data)
-
-
-def _run(words: Sequence[str]) -> None:
-    """Run a command; end this process where it fails."""
-    done = subprocess.run([sys.executable, *words[1:]], check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
+            if not options.list:
+                begin(row, seed, options.data)
+            run_all([command(row, seed, options.data)], options.list)
+            if not options.list:
+                keep(options.data)
 
 
 def keep(data: Path) -> None:

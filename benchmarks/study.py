@@ -19,13 +19,11 @@ and started again.
 from __future__ import annotations
 
 import argparse
-import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from commands import run_all
 from study_rows import SEEDS, STUDIES, Row, Study
 
 from worldmodels.files.atomic import read_json, write_json
@@ -86,14 +84,10 @@ def main() -> None:
     for row, seed in every:
         if options.tables and not {row.table, f"{row.table}/{row.name}"} & set(options.tables):
             continue
-        for stage in row.stages:
-            command = [*study.command(row, stage, seed), f"data={options.data}"]
-            if options.list:
-                print(shlex.join(command))
-                continue
-            done = subprocess.run([sys.executable, *command[1:]], check=False)
-            if done.returncode:
-                sys.exit(done.returncode)
+        commands = (
+            [*study.command(row, stage, seed), f"data={options.data}"] for stage in row.stages
+        )
+        run_all(commands, options.list)
         if not options.list:
             keep(options.data, options.study, study, every)
 

@@ -1,0 +1,280 @@
+"""Model-free baselines beside world models: ``make baselines``, three seeds, many hours.
+
+The table ``environment`` has PPO, DQN and SAC from pixels in the native CarRacing. The table
+``learned`` has controllers and PPO that are trained in the learned model of a shipped agent, with
+equal numbers of steps in it. Policies are evaluated on the episodes of ``laptop-second`` and
+``quick-second`` (docs/results-carracing.md), or on those of docs/results-takecover.md; nothing is
+chosen by them. The learning rate of a baseline of the first table is chosen before, from short
+runs with one seed, by the mean return on their selection seeds.
+
+    python benchmarks/baselines.py                      # all rows, seeds 1 to 3
+    python benchmarks/baselines.py learned --seed 1     # a table, one seed
+    python benchmarks/baselines.py environment/ppo      # one row
+    python benchmarks/baselines.py --list               # the commands, one a line
+
+Finished runs are skipped, so that the script can be stopped and started again; a run that was
+stopped continues. After each run it writes ``baselines.json`` with all finished ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from commands import run_all
+
+from worldmodels.files.atomic import read_json, write_json
+from worldmodels.reporting.progress import progress_of
+from worldmodels.reporting.scores import AGENT_IN_DREAM, RANDOM
+from worldmodels.runs.manifests import MANIFEST
+from worldmodels.runs.provenance import provenance
+from worldmodels.runs.tracking import say
+
+SEEDS = (1, 2, 3)
+TUNING_SEED = 100
+"""Of the runs that choose a learning rate: their selection episodes are those of no other run."""
+DREAM_STEPS = 4_000_000
+RATES = ("1e-4", "3e-4", "1e-3")
+"""Learning rates of a baseline in the environment; each falls to a tenth in the last step."""
+TRACKS = ("evaluate.engine=native", "evaluate.first_seed=10_000", "evaluate.episodes=1000")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Args:
+        table: ``environment`` or ``learned``.
+        name: of its runs.
+        what: its first cell.
+        stage: that trains: ``baseline`` or ``controller``.
+        words: overrides of its commands.
+        budget: the key that ends its training, and the value.
+        tuning_steps: of each run from which its learning rate is chosen; None: it is not.
+    """
+
+    table: str
+    name: str
+    what: str
+    stage: str
+    words: tuple[str, ...]
+    budget: tuple[str, int]
+    tuning_steps: int | None = None
+
+
+def _in_environment(algorithm: str, steps: int, tuning: int, *words: str) -> Row:
+    named = (f"baseline.algorithm={algorithm}", "env.frame_skip=4", *words)
+    budget = "baseline.total_steps", steps
+    return Row(
+        *("environment", algorithm, algorithm.upper(), "baseline"),
+        (*named, "baseline.checkpoint_steps=50_000", *TRACKS),
+        budget,
+        tuning,
+    )
+
+
+def _in_learned_model(env: str, stage: str) -> Row:
+    title, words = _AGENTS[env]
+    key, what, own = _OPTIMISERS[stage]
+    words = (*words, *own, "controller.world=dream")
+    name = f"{env}-{what.lower()}"
+    return Row("learned", name, f"{title}: {what}", stage, words, (key, DREAM_STEPS))
+
+
+_AGENTS = {
+    "carracing": (
+        "CarRacing",
+        ("preset=dream-rounds", "base=pretrained/carracing-dream", *TRACKS),
+    ),
+    "takecover": ("Take Cover", ("preset=laptop", "env=takecover", "base=pretrained/takecover")),
+}
+"""Environment -> its title, and words for the learned model of an agent that ships."""
+_OPTIMISERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "baseline": (
+        "baseline.total_steps",
+        "PPO",
+        (
+            *("baseline.num_envs=64", "baseline.checkpoint_steps=250_000"),
+            *("baseline.learning_rate=3e-4", "baseline.final_learning_rate=3e-5"),
+            *("baseline.eval_episodes=64",),
+            "baseline.options={n_steps: 128, batch_size: 1024, n_epochs: 4}",
+        ),
+    ),
+    "controller": (
+        "controller.total_steps",
+        "CMA-ES",
+        ("controller.optimizer=cma_es", "controller.diagonal=true", "controller.eval_interval=5"),
+    ),
+}
+"""Stage -> the key of its budget, what trains, and its words."""
+ROWS = (
+    _in_environment(
+        *("ppo", 1_200_000, 300_000),
+        "baseline.options={n_steps: 256, batch_size: 256, n_epochs: 4,"
+        " policy_kwargs: {net_arch: [256], log_std_init: -1.0}}",
+    ),
+    _in_environment(
+        *("dqn", 800_000, 200_000, "env.kwargs={continuous: false}"),
+        "baseline.options={buffer_size: 100_000, exploration_final_eps: 0.02}",
+    ),
+    _in_environment("sac", 200_000, 50_000, "baseline.options={batch_size: 64}"),
+    *(_in_learned_model(env, stage) for env in _AGENTS for stage in _OPTIMISERS),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The commands of the benchmark.
+
+    Args:
+        data: folder of all runs.
+        smoke: next to no training, for a test.
+    """
+
+    data: Path
+    smoke: bool = False
+
+    def run(self, row: Row, seed: int) -> str:
+        """The name of a run."""
+        return f"baselines/{row.table}/{row.name}-{seed}"
+
+    def tuning_run(self, row: Row, rate: str) -> str:
+        """The name of a run that a learning rate is chosen from."""
+        return f"baselines/tuning/{row.name}-{rate}"
+
+    def tuning(self, row: Row) -> Iterator[list[str]]:
+        """The runs that a row's learning rate is chosen from, of one command each."""
+        if row.tuning_steps is not None:
+            short = replace(row, budget=(row.budget[0], row.tuning_steps))
+            for rate in RATES:
+                run = self.tuning_run(row, rate)
+                yield self._command(row.stage, short, run, TUNING_SEED, rate)
+
+    def commands(self, row: Row, seed: int) -> Iterator[list[str]]:
+        """Training and evaluation; the learning rate is ``?`` where it is not chosen yet."""
+        rate = self.rate(row)
+        for stage in (row.stage, "evaluate"):
+            yield self._command(stage, row, self.run(row, seed), seed, rate)
+
+    def _command(self, stage: str, row: Row, run: str, seed: int, rate: str | None) -> list[str]:
+        key, value = row.budget
+        rates: tuple[str, ...] = ()
+        if rate is not None:
+            last = rate if rate == "?" else f"{float(rate) / 10:g}"
+            rates = (f"baseline.learning_rate={rate}", f"baseline.final_learning_rate={last}")
+        return [
+            *("python", "-m", "worldmodels", f"stage={stage}", *row.words, *rates),
+            *(f"run={run}", f"seed={seed}", f"data={self.data}", "evaluate.video=false"),
+            f"{key}={value}",
+            *(_smoke(row) if self.smoke else ()),
+        ]
+
+    def tuned(self, row: Row) -> dict[str, float]:
+        """Learning rate -> mean return on the selection seeds, of the finished runs."""
+        found = {}
+        for rate in RATES if row.tuning_steps is not None else ():
+            path = self.data / self.tuning_run(row, rate) / row.stage / MANIFEST
+            if path.exists():
+                found[rate] = float(read_json(path)["summary"]["selection_mean"])
+        return found
+
+    def rate(self, row: Row) -> str | None:
+        """The learning rate with the highest mean, ``?`` until it is known; None: no choice."""
+        if row.tuning_steps is None:
+            return None
+        found = self.tuned(row)
+        return max(found, key=found.__getitem__) if len(found) == len(RATES) else "?"
+
+    def finished(self, row: Row, seed: int) -> bool:
+        """Whether a run is finished."""
+        return (self.data / self.run(row, seed) / "evaluate" / "scores.json").exists()
+
+    def result(self, row: Row, seed: int) -> dict[str, Any]:
+        """The figures of a finished run."""
+        folder = self.data / self.run(row, seed)
+        scores = read_json(folder / "evaluate" / "scores.json")
+        trained = read_json(folder / row.stage / MANIFEST)
+        folders = {name: folder / name for name in (row.stage, "evaluate")}
+        returns = {
+            name: [round(value, 2) for value in scores[who]["returns"]]
+            for name, who in (("agent", "agent"), ("random", RANDOM), ("predicted", AGENT_IN_DREAM))
+            if who in scores
+        }
+        return {
+            "table": row.table,
+            "name": row.name,
+            "what": row.what,
+            "seed": seed,
+            "tuning": self.tuned(row),
+            "learning_rate": self.rate(row),
+            "returns": returns,
+            "first_seed": scores["agent"]["seeds"][0],
+            "steps": trained["summary"]["steps"],
+            "points": progress_of(folders).points,
+            "wall_s": trained["wall_s"],
+            "cpu_s": trained["resources"]["cpu_s"],
+            "commit": trained["commit"],
+        }
+
+
+def _smoke(row: Row) -> list[str]:
+    """Words of a test."""
+    size = "policy_kwargs: {net_arch: [8]}"
+    options = "n_steps: 16, batch_size: 16, n_epochs: 1"
+    if row.name in ("dqn", "sac"):
+        options = "buffer_size: 64, learning_starts: 16, batch_size: 8, gradient_steps: 1"
+    return [
+        *("env.max_steps=12", "controller.max_steps=8", "controller.eval_episodes=2"),
+        *("controller.population=4", "controller.episodes=2"),
+        *("baseline.num_envs=2", "baseline.checkpoint_steps=32", "baseline.eval_episodes=2"),
+        *(f"baseline.options={{{options}, {size}}}", "evaluate.episodes=2"),
+        f"{row.budget[0]}=64",
+    ]
+
+
+def main() -> None:
+    """Run the missing runs, and after each one write ``baselines.json``."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="*", help="tables or table/row to fill; all without")
+    parser.add_argument("--seed", type=int, choices=SEEDS, help="one seed; all without")
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--list", action="store_true", help="print the commands instead")
+    parser.add_argument("--smoke", action="store_true", help="next to no training, for a test")
+    options = parser.parse_args()
+    known = {name for row in ROWS for name in (row.table, f"{row.table}/{row.name}")}
+    if unknown := sorted(set(options.rows) - known):
+        parser.error(f"{unknown[0]}: there are {', '.join(sorted(known))}")
+    chosen = [
+        row
+        for row in ROWS
+        if not options.rows or {row.table, f"{row.table}/{row.name}"} & set(options.rows)
+    ]
+    plan = Plan(options.data, options.smoke)
+    for row in chosen:
+        run_all(plan.tuning(row), options.list)
+    # All rows of one seed before the next seed begins.
+    seeds = SEEDS if options.seed is None else (options.seed,)
+    for row, seed in ((row, seed) for seed in seeds for row in chosen):
+        if options.list or not plan.finished(row, seed):
+            run_all(plan.commands(row, seed), options.list)
+        if not options.list:
+            keep(plan, row, seed)
+
+
+def keep(plan: Plan, row: Row, seed: int) -> None:
+    """Add the results of a finished run to the file; those of runs that are gone stay."""
+    path = plan.data / "baselines.json"
+    runs = read_json(path)["runs"] if path.exists() else []
+    own = (row.table, row.name, seed)
+    others = [run for run in runs if (run["table"], run["name"], run["seed"]) != own]
+    write_json(path, {**provenance(), "runs": [*others, plan.result(row, seed)]})
+    say(f"baselines: {row.table}/{row.name}, seed {seed}: {len(others) + 1} runs in {path}")
+
+
+if __name__ == "__main__":
+    main()
