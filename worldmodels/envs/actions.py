@@ -9,15 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from worldmodels.envs.streams import Stream, generator_of
 from worldmodels.envs.vector import Actions
 from worldmodels.errors import ConfigError
 
 _BLOCK = 256
 """Steps whose random numbers are drawn at once, so that a generator is called rarely."""
-
-_STREAM = 1
-"""Spawn key that keeps an episode's actions independent of the environment's own generator,
-which is seeded with the same number."""
 
 _WALK_STEP = np.sqrt(1 / 50)
 """Standard deviation of a Brownian step: one second is 50 frames (as in ctallec/world-models)."""
@@ -57,10 +54,7 @@ class _RandomPolicy(ABC):
         self._holds: NDArray[np.int64]  # (N, block)
 
     def reset(self, seeds: Sequence[int]) -> None:
-        self._generators = [
-            np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=(_STREAM,)))
-            for seed in seeds
-        ]
+        self._generators = [generator_of(seed, Stream.ACTIONS) for seed in seeds]
         size = self._low.shape
         self._actions = np.array(
             [generator.uniform(self._low, self._high) for generator in self._generators]

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from worldmodels.envs.streams import Stream, generator_of
 from worldmodels.envs.vector import VectorStep, beginning
 from worldmodels.errors import ConfigError
-
-_STREAM = 3
-"""Spawn key of the draw that decides whether an episode is mirrored."""
 
 
 @dataclass(frozen=True)
@@ -127,5 +125,4 @@ class MirroredEpisodes(VectorWrapper[Any, Any, Any, Any, Any]):
 
 def is_mirrored(seed: int, share: float) -> bool:
     """Whether the episode of this seed is mirrored, with a probability of `share`."""
-    drawn = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_STREAM,))).random()
-    return bool(drawn < share)
+    return bool(generator_of(seed, Stream.MIRRORING).random() < share)

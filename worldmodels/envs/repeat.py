@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from worldmodels.envs.streams import Stream, generator_of
 from worldmodels.envs.vector import VectorStep, beginning
-
-_STREAM = 2
-"""Spawn key that keeps an episode's repetitions independent of the environment's own generator,
-which is seeded with the same number."""
 
 
 class RepeatedActions(VectorWrapper[Any, Any, Any, Any, Any]):
@@ -49,8 +46,7 @@ class RepeatedActions(VectorWrapper[Any, Any, Any, Any, Any]):
         """Begin episodes; see `worldmodels.envs.engines.make_vector_env`."""
         seeds, chosen = beginning(seed, options, self.num_envs)
         for index in np.flatnonzero(chosen):
-            sequence = np.random.SeedSequence(seeds[index], spawn_key=(_STREAM,))
-            self._generators[index] = np.random.default_rng(sequence)
+            self._generators[index] = generator_of(seeds[index], Stream.REPETITIONS)
         self._begun &= ~chosen
         return self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]  # gymnasium's stub
 

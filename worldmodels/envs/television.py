@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from worldmodels.envs.streams import Stream, generator_of
 from worldmodels.envs.vector import VectorStep, beginning
 from worldmodels.errors import ConfigError
 
-_STREAM = 4
-"""Spawn key that keeps an episode's noise independent of the environment's own generator, which is
-seeded with the same number."""
 ON = 0.5
 """The television is on while its action is above this: three quarters of the way from -1 to 1, half
 of that from 0 to 1."""
@@ -65,8 +63,7 @@ class NoisyTelevision(VectorWrapper[Any, Any, Any, Any, Any]):
         """Begin episodes; see `worldmodels.envs.engines.make_vector_env`."""
         seeds, chosen = beginning(seed, options, self.num_envs)
         for index in np.flatnonzero(chosen):
-            sequence = np.random.SeedSequence(seeds[index], spawn_key=(_STREAM,))
-            self._generators[index] = np.random.default_rng(sequence)
+            self._generators[index] = generator_of(seeds[index], Stream.TELEVISION)
         self._square[chosen] = 0
         self._ended &= ~chosen
         frames, infos = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]  # gymnasium's stub
