@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commands import run_all
+from commands import rows_named, run_all
 
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.progress import progress_of
@@ -246,14 +246,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the commands instead")
     parser.add_argument("--smoke", action="store_true", help="next to no training, for a test")
     options = parser.parse_args()
-    known = {name for row in ROWS for name in (row.table, f"{row.table}/{row.name}")}
-    if unknown := sorted(set(options.rows) - known):
-        parser.error(f"{unknown[0]}: there are {', '.join(sorted(known))}")
-    chosen = [
-        row
-        for row in ROWS
-        if not options.rows or {row.table, f"{row.table}/{row.name}"} & set(options.rows)
-    ]
+    chosen = rows_named(options.rows, ROWS, parser)
     plan = Plan(options.data, options.smoke)
     for row in chosen:
         run_all(plan.tuning(row), options.list)

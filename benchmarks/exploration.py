@@ -27,7 +27,7 @@ from typing import Any
 
 import explored
 import numpy as np
-from commands import run_all
+from commands import rows_named, run_all
 
 from worldmodels.agents.model_files import load_members
 from worldmodels.data.episodes import EpisodeSet
@@ -249,14 +249,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the commands instead")
     parser.add_argument("--smoke", action="store_true", help="next to no data, for a test")
     options = parser.parse_args()
-    known = {name for row in ROWS for name in (row.table, f"{row.table}/{row.name}")}
-    if unknown := sorted(set(options.rows) - known):
-        parser.error(f"{unknown[0]}: there are {', '.join(sorted(known))}")
-    chosen = [
-        row
-        for row in ROWS
-        if not options.rows or {row.table, f"{row.table}/{row.name}"} & set(options.rows)
-    ]
+    chosen = rows_named(options.rows, ROWS, parser)
     seeds = SEEDS if options.seed is None else (options.seed,)
     plan = Plan(SMOKE if options.smoke else FULL, options.data)
     for name, commands in plan.tests().items():

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commands import run_all
+from commands import rows_named, run_all
 from study_rows import SEEDS, STUDIES, Row, Study
 
 from worldmodels.files.atomic import read_json, write_json
@@ -78,11 +78,9 @@ def main() -> None:
     study = replace(study, base=options.base or study.base)
     # A table has all its rows, of one seed, before the next seed begins.
     every = [(row, seed) for seed in SEEDS for row in study.rows if seed in row.seeds]
-    known = {name for row in study.rows for name in (row.table, f"{row.table}/{row.name}")}
-    if unknown := sorted(set(options.tables) - known):
-        parser.error(f"{unknown[0]}: the study {options.study} has {', '.join(sorted(known))}")
+    chosen = rows_named(options.tables, study.rows, parser)
     for row, seed in every:
-        if options.tables and not {row.table, f"{row.table}/{row.name}"} & set(options.tables):
+        if row not in chosen:
             continue
         commands = (
             [*study.command(row, stage, seed), f"data={options.data}"] for stage in row.stages
