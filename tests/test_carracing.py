@@ -17,6 +17,7 @@ import pytest
 from gymnasium.envs.box2d.car_racing import CarRacing
 from gymnasium.error import InvalidAction, ResetNeeded
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 import worldmodels.envs  # noqa: F401  (registers)
@@ -211,6 +212,31 @@ def test_dropped_environments_leave_the_others_alone() -> None:
         np.testing.assert_array_equal(frames[kept], some_frames)
         np.testing.assert_array_equal(rewards[kept], some_rewards)
         assert some_frames in some.observation_space
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_steps_without_drawing_leave_the_episodes_as_they_are(mode: AutoresetMode) -> None:
+    """And an environment shows the frame in which its episode ended, or the next began."""
+    actions = np.random.default_rng(0).uniform((-1, 0, 0), (1, 1, 0.2), (40, 3, 3))
+    drawn = np.arange(40) % 4 == 3
+    options: dict[str, Any] = {"size": 64, "max_episode_steps": 21, "autoreset_mode": mode}
+    with (
+        closing(CarRacingVectorEnv(3, **options)) as every,
+        closing(CarRacingVectorEnv(3, **options)) as some,
+    ):
+        shown, _ = every.reset(seed=5)
+        some.reset(seed=5)
+        for step, action in enumerate(actions):
+            *wanted, infos = every.step(action)
+            *found, same = some.step(action, draw=bool(drawn[step]))
+            for one, two in zip(wanted[1:], found[1:], strict=True):
+                np.testing.assert_array_equal(one, two)
+            new = drawn[step] or step == 20 or (step == 21 and mode is AutoresetMode.NEXT_STEP)
+            shown = wanted[0] if new else shown
+            np.testing.assert_array_equal(found[0], shown)
+            if "final_obs" in infos:
+                np.testing.assert_array_equal(infos["final_obs"][0], same["final_obs"][0])
+        assert mode is AutoresetMode.DISABLED or not found[2].any()
 
 
 def test_threads_change_nothing() -> None:

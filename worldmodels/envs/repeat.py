@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from worldmodels.envs.carracing.vector import CarRacingVectorEnv
 from worldmodels.envs.streams import Stream, generator_of
 from worldmodels.envs.vector import VectorStep, beginning
 
@@ -30,6 +31,8 @@ class RepeatedActions(VectorWrapper[Any, Any, Any, Any, Any]):
     def __init__(self, env: VectorEnv[Any, Any, Any], sticky: float, skip: int) -> None:
         super().__init__(env)
         self._sticky, self._skip = sticky, skip
+        # Only the last step of an action is observed.
+        self._between = {"draw": False} if isinstance(env, CarRacingVectorEnv) else {}
         self._generators = [np.random.default_rng() for _ in range(env.num_envs)]
         self.metadata = {**env.metadata}
         if "render_fps" in self.metadata:
@@ -53,8 +56,9 @@ class RepeatedActions(VectorWrapper[Any, Any, Any, Any, Any]):
     def step(self, actions: Any) -> VectorStep:
         """Take the steps of one action (N, ...) for each environment."""
         given, rewards = np.asarray(actions), np.zeros(self.num_envs)
-        for _ in range(self._skip):
-            frames, reward, *ends = self.env.step(self._taken(given))
+        for left in reversed(range(self._skip)):
+            options = self._between if left else {}
+            frames, reward, *ends = self.env.step(self._taken(given), **options)
             rewards += reward
         return (frames, rewards, *ends)
 

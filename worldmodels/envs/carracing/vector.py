@@ -145,12 +145,15 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
         self._simulator.draw(mask)
         return self._simulator.frames(self._copy), {}
 
-    def step(self, actions: Any) -> StepResult:
+    def step(self, actions: Any, draw: bool = True) -> StepResult:
         """Step every environment.
 
         Args:
             actions: ``(N, 3)`` numbers, or ``(N,)`` integers below 5: a NumPy array or a torch
                 tensor. Float64 on the CPU is used without a copy.
+            draw: False draws only the environments that end in this step or begin an episode: the
+                observations of the others are those of a step before, and `copy` does not hold.
+                For steps whose observations nobody needs, which then take a third of the time.
 
         Returns:
             observations ``(N, size, size, 3)`` uint8, rewards ``(N,)`` float64, terminated and
@@ -175,10 +178,12 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
         own["terminated"][active] = ends[active] != game.RUNNING
         if self._limit is not None:
             own["truncated"][active] = own["steps"][active] >= self._limit
+        drawn = active if draw else active & (own["terminated"] | own["truncated"])
         if self._autoreset is AutoresetMode.NEXT_STEP and ended.any():
             self._begin(ended, [None] * self.num_envs, True)
-            active = np.ones(self.num_envs, np.bool_)
-        self._simulator.draw(active)
+            drawn = drawn | ended
+        if drawn.any():
+            self._simulator.draw(drawn)
         infos: dict[str, Any] = {}
         if (ends != game.RUNNING).any():
             infos["lap_finished"] = ends == game.LAP_FINISHED
@@ -189,7 +194,8 @@ class CarRacingVectorEnv(VectorEnv[Frames, NDArray[Any], NDArray[Any]]):
             infos = self._final_infos(now, infos)
             self._begin(now, [None] * self.num_envs, True)
             self._simulator.draw(now)
-        return self._simulator.frames(self._copy), rewards, terminated, truncated, infos
+        frames = self._simulator.frames(self._copy and draw)
+        return frames, rewards, terminated, truncated, infos
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
         """Drop environments; the others move together, in their order, and continue.
