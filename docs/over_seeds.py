@@ -55,9 +55,9 @@ def agents(
             )
         )
     if len(runs) > 1:
-        last = ["mean ± std of seeds", _over_seeds(runs), *("",) * (len(header) - 2)]
+        last = ["mean ± std of seeds", tables.over_seeds(runs, 1), *("",) * (len(header) - 2)]
         if second:
-            last[-4] = _over_seeds(second)
+            last[-4] = tables.over_seeds(second, 1)
         rows.append(tuple(last))
     return tables.markdown_table(header, rows)
 
@@ -71,11 +71,6 @@ def _episodes(runs: Sequence[dict[str, Any]]) -> int:
 def _mean_and_std(run: dict[str, Any]) -> str:
     agent = tables.score_of("agent", run["scores"]["agent"])
     return f"{agent.mean:.1f} ± {agent.std:.1f}"
-
-
-def _over_seeds(runs: Sequence[dict[str, Any]]) -> str:
-    means = [run["scores"]["agent"]["mean"] for run in runs]
-    return f"{statistics.mean(means):.1f} ± {statistics.stdev(means):.1f}"
 
 
 def _frames(run: dict[str, Any]) -> int:

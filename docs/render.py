@@ -125,7 +125,6 @@ def regions() -> dict[str, str]:
     by_data = {what: _result(source) for what, source in DOOM_DATA.items()}
     written["doom_data"] = tables.data_sources(by_data)
     studies = [read_json(path) for path in sorted(RESULTS.glob("study-*.json"))]
-    laptop, takecover, quick = (_result(name) for name in ("laptop", "takecover", "quick"))
     planned = [read_json(path) for path in sorted(RESULTS.glob("plan-*.json"))]
     written |= {
         "keys": settings.keys(),
@@ -133,21 +132,19 @@ def regions() -> dict[str, str]:
         "plans": plans.plans(planned),
     }
     written["took"] = plans.took(planned)
+    runs = {region: [_result(name) for name in seeds.names] for region, seeds in SEEDS.items()}
     for region, seeds in SEEDS.items():
         second = [_result(f"{name}-second") for name in seeds.names if seeds.second]
-        written[region] = over_seeds.agents(
-            [_result(name) for name in seeds.names], seeds.failed, second
-        )
-    dreamt = [_result(name) for name in SEEDS["dream_seeds"].names]
-    written["dream_by_round"] = rounds.by_round(dreamt)
+        written[region] = over_seeds.agents(runs[region], seeds.failed, second)
+    written["dream_by_round"] = rounds.by_round(runs["dream_seeds"])
     recorded = {name: _result(name) for names in figures.RUNS.values() for name in names}
     written["figures"] = figures.figures(recorded)
     agents = {
-        "CarRacing, `preset=laptop`": laptop,
-        "CarRacing, `preset=fine-tune`": _result("fine-tune-1"),
-        "CarRacing, learned model only, `preset=dream-rounds`": _result("dream-1"),
-        "CarRacing, `preset=quick`": quick,
-        "Doom Take Cover, `preset=laptop`": takecover,
+        "CarRacing, `preset=laptop`": runs["laptop_seeds"],
+        "CarRacing, `preset=fine-tune`": runs["fine_tune"],
+        "CarRacing, learned model only, `preset=dream-rounds`": runs["dream_seeds"],
+        "CarRacing, `preset=quick`": runs["quick_seeds"],
+        "Doom Take Cover, `preset=laptop`": runs["doom_seeds"],
     }
     written["headline"] = tables.headline(agents, PAPER_CURVE[-1])
     return written | tables.studies([run for study in studies for run in study["runs"]])
@@ -252,6 +249,8 @@ class Seeds(NamedTuple):
 
 
 SEEDS = {
+    "laptop_seeds": Seeds(("laptop", "laptop-2"), 700, second=True),
+    "quick_seeds": Seeds(("quick", "quick-2", "quick-3"), 700, second=True),
     "dream_seeds": Seeds(("dream-1", "dream-2", "dream-3"), 700),
     "fine_tune": Seeds(("fine-tune-1", "fine-tune-2", "fine-tune-3"), 700),
     "doom_seeds": Seeds(("takecover", "takecover-2", "takecover-3")),

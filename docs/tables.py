@@ -110,30 +110,43 @@ def scores(run: dict[str, Any]) -> str:
     return markdown_table(SCORE_HEADER, score_rows(policies, PAPER_SCORES.get(env, [])))
 
 
-def headline(runs: dict[str, dict[str, Any]], log: Point) -> str:
+def headline(agents: dict[str, list[dict[str, Any]]], log: Point) -> str:
     """Agents by name, and below those of the preset ``laptop`` the paper's.
 
     The steps are those of controller training, bootstrap run and rounds included; the hours are of
-    all stages. `log` is the end of the paper's own learning curve.
+    all stages.
+
+    Args:
+        agents: name -> runs that differ in the training seed; a row is of the first of them.
+        log: the end of the paper's own learning curve.
     """
     hours = f"{log.seconds / 3600:,.0f}, controller only"
     theirs = {"CarRacing-v3": (f"{log.steps / 1e6:,.0f} M", hours, "64 processes")}
     rows = []
-    for name, run in runs.items():
+    for name, runs in agents.items():
+        run, seeds = runs[0], f"{over_seeds(runs, 0)} ({len(runs)})"
         agent = score_of("agent", run["scores"]["agent"])
         searches = [run["stages"].get(f"{part}controller") for part in ("bootstrap/", "")]
         steps = run.get("steps", sum(found["summary"]["steps"] for found in searches if found))
         machine = run["stages"]["controller"]["machine"].split(", ")
         score, played = f"**{agent.mean:.0f}** ± {agent.std:.0f}", str(len(agent.returns))
         spent, hardware = f"{wall_s(run) / 3600:.1f}", f"CPU, {machine[-1]}"
-        rows.append((name, score, played, f"{steps / 1e6:.1f} M", spent, hardware))
+        training = f"{steps / 1e6:.1f} M"
+        rows.append((name, score, played, seeds, training, spent, hardware))
         env = run["stages"]["evaluate"]["config"]["env.id"]
         if "preset=laptop" in name:
             paper = PAPER_SCORES[env][0]
             score = f"{paper.mean:.0f} ± {paper.std:.0f}"
             rest = theirs.get(env, ("–", "–", "–"))
-            rows.append((paper.name, score, paper.note.split(" trials")[0], *rest))
-    return markdown_table(("", "score", "episodes", "training steps", "hours", "hardware"), rows)
+            rows.append((paper.name, score, paper.note.split(" trials")[0], "–", *rest))
+    header = ("", "score", "episodes", "over seeds", "training steps", "hours", "hardware")
+    return markdown_table(header, rows)
+
+
+def over_seeds(runs: Sequence[dict[str, Any]], digits: int) -> str:
+    """Mean and standard deviation of the mean scores of runs that differ in the training seed."""
+    means = [run["scores"]["agent"]["mean"] for run in runs]
+    return f"{statistics.mean(means):.{digits}f} ± {statistics.stdev(means):.{digits}f}"
 
 
 def data_sources(runs: dict[str, dict[str, Any]]) -> str:
