@@ -123,7 +123,10 @@ TINY = Size(
     dict.fromkeys(SOURCES, ()),
 )
 WORDS = {
-    "carracing": ("env=carracing", "evaluate.engine=native"),
+    "carracing": (
+        *("env=carracing", "env.frame_skip=1", "env.crop_rows=84", "evaluate.engine=native"),
+        *("rnn.sequence_length=100", "controller.stall_steps=100"),
+    ),
     "takecover": ("env=takecover", "env.frame_skip=4", "controller.temperature=1.0"),
 }
 """Environment -> words of every command."""
