@@ -251,6 +251,7 @@ class Seeds(NamedTuple):
 SEEDS = {
     "laptop_seeds": Seeds(("laptop", "laptop-2"), 700, second=True),
     "quick_seeds": Seeds(("quick", "quick-2", "quick-3"), 700, second=True),
+    "quick_skip_1": Seeds(("quick-skip-1", "quick-skip-1-2", "quick-skip-1-3"), 700, second=True),
     "dream_seeds": Seeds(("dream-1", "dream-2", "dream-3"), 700),
     "fine_tune": Seeds(("fine-tune-1", "fine-tune-2", "fine-tune-3"), 700),
     "doom_seeds": Seeds(("takecover", "takecover-2", "takecover-3")),

@@ -22,8 +22,8 @@ from worldmodels.planning.timing import StepCost
 
 STALLED = 3
 """Assumed mean length of an episode with ``stall_steps``, in units of these.
-Together with episodes that grow by `GROWTH` it gives 16, 20 and 53 generations for the searches of
-2.5, 2 and 24 million steps in the presets quick and laptop, where these took 16, 21 and 50."""
+Together with episodes that grow by `GROWTH` it gives 23, 20 and 53 generations for the searches of
+1.5, 2 and 24 million steps in the presets quick and laptop, where these took 31, 21 and 50."""
 
 
 class Job(NamedTuple):
