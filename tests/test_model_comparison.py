@@ -46,7 +46,8 @@ def test_the_commands_of_a_row_compose_and_share_what_they_can(
     for command in commands:
         config = importlib.import_module("comparison_data").config_of(command[3:])
         assert (config.seed, config.workers.processes) == (2, 0)
-        assert config.env.frame_skip == (4 if env == "takecover" else None)
+        assert config.env.frame_skip == (4 if env == "takecover" else 1)
+        assert config.env.crop_rows == (200 if env == "takecover" else 84)
     vae, rnn, *controllers = map(words_of, commands)
     paper = f"model_comparison/{env}/paper-2"
     own = f"model_comparison/{env}/{name}-2"

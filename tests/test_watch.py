@@ -251,7 +251,7 @@ def test_episodes_of_a_person_are_rollouts_that_stages_train_on(tmp_path: Path) 
         "gate_env:Gate-v0",
     )
     assert episodes.episode(0).terminated[-1]
-    chain = (*words[1:], "preset=quick", ALONE)
+    chain = (*words[1:], "preset=quick", "env.frame_skip=1", ALONE)
     other = run(tmp_path, "stage=rollouts", *chain)
     assert "people/rollouts was made with env.num_envs=1, now 64: choose" in error_line(other)
     trained = run(tmp_path, "stage=vae", *chain, "vae.epochs=1")
