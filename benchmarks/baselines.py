@@ -13,18 +13,19 @@ runs with one seed, by the mean return on their selection seeds.
     python benchmarks/baselines.py --list               # the commands, one a line
 
 Finished runs are skipped, so that the script can be stopped and started again; a run that was
-stopped continues. After each run it writes ``baselines.json`` with all finished ones.
+stopped continues. Processes may run different rows beside each other, and different seeds of one
+row once its learning rate is chosen. After each run it writes ``baselines.json`` with all finished
+ones.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commands import rows_named, run_all
+from commands import command_line, returns_of, run_all
 
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.progress import progress_of
@@ -198,19 +199,15 @@ class Plan:
         scores = read_json(folder / "evaluate" / "scores.json")
         trained = read_json(folder / row.stage / MANIFEST)
         folders = {name: folder / name for name in (row.stage, "evaluate")}
-        returns = {
-            name: [round(value, 2) for value in scores[who]["returns"]]
-            for name, who in (("agent", "agent"), ("random", RANDOM), ("predicted", AGENT_IN_DREAM))
-            if who in scores
-        }
+        policies = {"agent": "agent", "random": RANDOM, "predicted": AGENT_IN_DREAM}
         return {
             "table": row.table,
             "name": row.name,
             "what": row.what,
             "seed": seed,
             "tuning": self.tuned(row),
-            "learning_rate": self.rate(row),
-            "returns": returns,
+            "learning_rate": trained["config"].get("baseline.learning_rate"),
+            "returns": returns_of(scores, policies),
             "first_seed": scores["agent"]["seeds"][0],
             "steps": trained["summary"]["steps"],
             "points": progress_of(folders).points,
@@ -237,22 +234,12 @@ def _smoke(row: Row) -> list[str]:
 
 def main() -> None:
     """Run the missing runs, and after each one write ``baselines.json``."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("rows", nargs="*", help="tables or table/row to fill; all without")
-    parser.add_argument("--seed", type=int, choices=SEEDS, help="one seed; all without")
-    parser.add_argument("--data", type=Path, default=Path("data"))
-    parser.add_argument("--list", action="store_true", help="print the commands instead")
-    parser.add_argument("--smoke", action="store_true", help="next to no training, for a test")
-    options = parser.parse_args()
-    chosen = rows_named(options.rows, ROWS, parser)
+    options, chosen = command_line(__doc__, ROWS, SEEDS)
     plan = Plan(options.data, options.smoke)
     for row in chosen:
         run_all(plan.tuning(row), options.list)
     # All rows of one seed before the next seed begins.
-    seeds = SEEDS if options.seed is None else (options.seed,)
-    for row, seed in ((row, seed) for seed in seeds for row in chosen):
+    for row, seed in ((row, seed) for seed in options.seeds for row in chosen):
         if options.list or not plan.finished(row, seed):
             run_all(plan.commands(row, seed), options.list)
         if not options.list:

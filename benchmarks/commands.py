@@ -1,4 +1,4 @@
-"""What benchmarks whose rows are runs have in common: the choice of rows, and their commands."""
+"""What benchmarks whose rows are runs have in common: options, commands, returns."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 
 class Row(Protocol):
@@ -40,6 +41,29 @@ def rows_named(names: Sequence[str], rows: Sequence[R], parser: argparse.Argumen
     return [row for row in rows if not names or of[row.table, row.name] & set(names)]
 
 
+def command_line(
+    description: str | None, rows: Sequence[R], seeds: Sequence[int]
+) -> tuple[argparse.Namespace, list[R]]:
+    """The options of a benchmark, and the rows that are named.
+
+    Args:
+        description: for ``--help``.
+        rows: to choose from.
+        seeds: to choose from; the option ``seeds`` has the chosen ones.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="*", help="tables or table/row to fill; all without")
+    parser.add_argument("--seed", type=int, choices=seeds, help="one seed; all without")
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--list", action="store_true", help="print the commands instead")
+    parser.add_argument("--smoke", action="store_true", help="next to no data, for a test")
+    options = parser.parse_args()
+    options.seeds = seeds if options.seed is None else [options.seed]
+    return options, rows_named(options.rows, rows, parser)
+
+
 def run_all(commands: Iterable[Sequence[str]], listed: bool = False) -> None:
     """Run commands one after another; a finished stage among them takes a second or two.
 
@@ -57,3 +81,17 @@ def run_all(commands: Iterable[Sequence[str]], listed: bool = False) -> None:
         done = subprocess.run([sys.executable, *command[1:]], check=False)
         if done.returncode:
             raise SystemExit(done.returncode)
+
+
+def returns_of(scores: Mapping[str, Any], policies: Mapping[str, str]) -> dict[str, list[float]]:
+    """The returns of some policies, those that were evaluated, to two digits.
+
+    Args:
+        scores: content of ``scores.json``.
+        policies: name -> the policy's name in it.
+    """
+    return {
+        name: [round(value, 2) for value in scores[policy]["returns"]]
+        for name, policy in policies.items()
+        if policy in scores
+    }

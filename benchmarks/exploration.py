@@ -18,7 +18,6 @@ writes ``exploration.json`` with all finished ones.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from typing import Any
 
 import explored
 import numpy as np
-from commands import rows_named, run_all
+from commands import command_line, run_all
 
 from worldmodels.agents.model_files import load_members
 from worldmodels.data.episodes import EpisodeSet
@@ -240,23 +239,13 @@ def encoder(folder: Path) -> str:
 
 def main() -> None:
     """Run the missing runs, and after each one write ``exploration.json``."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("rows", nargs="*", help="tables or table/row to fill; all without")
-    parser.add_argument("--seed", type=int, choices=SEEDS, help="one seed; all without")
-    parser.add_argument("--data", type=Path, default=Path("data"))
-    parser.add_argument("--list", action="store_true", help="print the commands instead")
-    parser.add_argument("--smoke", action="store_true", help="next to no data, for a test")
-    options = parser.parse_args()
-    chosen = rows_named(options.rows, ROWS, parser)
-    seeds = SEEDS if options.seed is None else (options.seed,)
+    options, chosen = command_line(__doc__, ROWS, SEEDS)
     plan = Plan(SMOKE if options.smoke else FULL, options.data)
     for name, commands in plan.tests().items():
         if options.list or not (plan.data / name / "rnn" / "latents.h5").exists():
             run_all(commands, options.list)
     # All rows of one seed before the next seed begins.
-    for row, seed in ((row, seed) for seed in seeds for row in chosen):
+    for row, seed in ((row, seed) for seed in options.seeds for row in chosen):
         if options.list or not plan.finished(row, seed):
             run_all(plan.commands(row, seed), options.list)
         if not options.list:

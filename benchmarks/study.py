@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commands import rows_named, run_all
+from commands import returns_of, rows_named, run_all
 from study_rows import SEEDS, STUDIES, Row, Study
 
 from worldmodels.files.atomic import read_json, write_json
@@ -41,18 +41,13 @@ def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
     bases = (run, data / study.base_of(row, seed))
     manifests = (folder / "rnn" / "manifest.json" for folder in bases)
     dynamics = next((path for path in manifests if path.exists()), None)
-    returns = {
-        name: [round(value, 2) for value in scores[who]["returns"]]
-        for name, who in (("game", "agent"), ("dream", AGENT_IN_DREAM))
-        if who in scores
-    }
     return {
         "table": row.table,
         "name": row.name,
         "what": row.what,
         "seed": seed,
         "overrides": list(row.overrides),
-        "returns": returns,
+        "returns": returns_of(scores, {"game": "agent", "dream": AGENT_IN_DREAM}),
         "nll": read_json(dynamics)["summary"]["validation_nll"]["mdn_rnn"] if dynamics else None,
         "world": search["summary"]["world"],
         "selection": search["summary"]["selection_mean"],

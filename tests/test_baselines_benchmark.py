@@ -73,7 +73,7 @@ def test_the_tables_have_means_and_intervals(monkeypatch: pytest.MonkeyPatch) ->
         "name": "ppo",
         "what": "PPO",
         "tuning": {"1e-4": 5.0, "3e-4": 7.4},
-        "learning_rate": "3e-4",
+        "learning_rate": 3e-4,
         "steps": 1_200_000,
         "wall_s": 1800,
         "cpu_s": 5400,
@@ -87,7 +87,7 @@ def test_the_tables_have_means_and_intervals(monkeypatch: pytest.MonkeyPatch) ->
     record = {"runs": [*runs, learned]}
     (row,) = tables.baselines(record, "environment").splitlines()[2:]
     # 20, with a standard deviation of 10: 4.303 of its error on either side.
-    assert row == "| PPO | 3 | 20 (-5 to 45) | -4 | 3e-4 | 1e-4: 5, 3e-4: 7 | 1.20 | 0.5 | 1.5 |"
+    assert row == "| PPO | 3 | 20 (-5 to 45) | -4 | 0.0003 | 1e-4: 5, 3e-4: 7 | 1.20 | 0.5 | 1.5 |"
     (row,) = tables.baselines(record, "learned").splitlines()[2:]
     assert row == "| in the model | 1 | 1 | 2 | 6 | 1.20 | 0.5 | 1.5 |"
 
@@ -102,7 +102,7 @@ def test_the_benchmark_runs_in_small_and_can_be_stopped(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         ppo, search = read_json(tmp_path / "baselines.json")["runs"]
         assert ("steps in the real world" in done.stdout) != repeated
-    assert ppo["learning_rate"] in ppo["tuning"]
+    assert ppo["learning_rate"] in map(float, ppo["tuning"])
     assert len(ppo["tuning"]) == 3
     assert [point[0] for point in ppo["points"]] == [4 * 32, 4 * 64]  # of the simulator
     assert ppo["returns"].keys() == {"agent", "random"}

@@ -13,6 +13,7 @@ from command import ALONE, BRIEFLY, error_line, run
 import worldmodels
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.action_spec import BoxActions, actions_of
+from worldmodels.envs.carracing.simulator import CpuSimulator
 from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.errors import WorldModelsError
 
@@ -81,6 +82,22 @@ def test_an_episode_ends_after_its_steps_and_may_end_within_one() -> None:
     assert rewards.min() < -99
     assert (rewards < -50).sum() == 1
     assert not rewards[np.flatnonzero(rewards < -50)[0] + 1 :].any()
+
+
+def test_only_the_last_step_of_an_action_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    draw = CpuSimulator.draw
+
+    def counted(self: CpuSimulator, mask: np.ndarray) -> None:
+        drawn.append(int(mask.sum()))
+        draw(self, mask)
+
+    with closing(make_vector_env(EnvSpec(frame_skip=4), 3)) as env:
+        monkeypatch.setattr(CpuSimulator, "draw", counted)
+        env.reset(seed=SEEDS)  # type: ignore[arg-type]  # gymnasium's stub
+        for action in given()[:5]:
+            env.step(action)
+    assert drawn == [3] * 6
 
 
 def test_some_environments_begin_anew_alone() -> None:
