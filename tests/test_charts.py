@@ -58,6 +58,19 @@ def test_a_chart_has_its_numbers_as_csv() -> None:
     ]
 
 
+def test_lines_of_one_label_are_drawn_alike_and_stand_once_in_the_legend() -> None:
+    rows = [(float(x), name, x * y, 0.0) for x in (1, 2) for y, name in enumerate("abc", 1)]
+    svg = draw(Chart({"a": "PPO", "b": "PPO", "c": "SAC"}, "step", "return"), rows)
+    assert svg is not None
+    assert [text for text in shown(svg) if text in ("PPO", "SAC")] == ["PPO", "SAC"]
+    lines = [path for path in re.findall(r"<path [^>]*>", svg) if "stroke-width: 1.5" in path]
+    used = [colour for path in lines for colour in COLOURS[:3] if colour in path]
+    # Three lines, and one example of each label.
+    assert sorted(used) == sorted([COLOURS[0]] * 3 + [COLOURS[1]] * 2)
+    table = list(csv.reader(svg.csv.splitlines()))[1:]
+    assert [row[0] for row in table] == ["PPO"] * 4 + ["SAC"] * 2
+
+
 def test_line_colours_have_contrast_on_white_and_on_the_dark_page() -> None:
     def luminance(colour: str) -> float:  # WCAG 2.2, relative luminance
         channels = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])

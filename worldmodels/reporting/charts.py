@@ -15,6 +15,7 @@ import matplotlib as mpl
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from worldmodels.files.untrusted import printable
@@ -54,7 +55,8 @@ class Chart:
     """Metrics of a chart, and its axes.
 
     Args:
-        lines: metric -> label in the legend.
+        lines: metric -> label in the legend. Metrics with one label, such as those of several
+            seeds, are drawn alike.
         x_label: label of the horizontal axis.
         y_label: label of the vertical axis.
         log: logarithmic vertical axis.
@@ -100,26 +102,25 @@ def draw(chart: Chart, rows: Sequence[MetricRow]) -> Drawn | None:
         return None
     title = f"{chart.y_label} over {chart.x_label}"
     with mpl.rc_context(STYLE | {"svg.hashsalt": title}):  # type: ignore[arg-type]
-        labels = [printable(chart.lines[name], _LABEL) for name in curves]
-        columns = 2 if max(map(len, labels)) <= _COLUMN else 1
-        height = 2.8 + 0.2 * math.ceil(len(labels) / columns)
+        shown = {chart.lines[name]: printable(chart.lines[name], _LABEL) for name in curves}
+        columns = 2 if max(map(len, shown.values())) <= _COLUMN else 1
+        height = 2.8 + 0.2 * math.ceil(len(shown) / columns)
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
-        styles = cycle(product(("-", "--", ":"), COLOURS))
-        for name in chart.lines:
-            style, colour = next(styles)
-            if name == chart.reference:
-                style, colour = "--", INK
-            if name in curves:
-                marker = "o" if len(curves[name]) < 30 else None
-                xy = zip(*curves[name], strict=True)
-                axes.plot(*xy, color=colour, ls=style, marker=marker, ms=3)
+        each = zip(dict.fromkeys(chart.lines.values()), cycle(product(("-", "--", ":"), COLOURS)))
+        styles, handles = dict(each), {}
+        for name, points in curves.items():
+            label = chart.lines[name]
+            style, colour = ("--", INK) if name == chart.reference else styles[label]
+            marker = "o" if len(points) < 30 else None
+            xy = zip(*points, strict=True)
+            (handles[label],) = axes.plot(*xy, color=colour, ls=style, marker=marker, ms=3)
         _set_scales(axes, chart)
         finish(axes)
-        _add_legend(figure, labels, columns)
+        _add_legend(figure, [(shown[label], line) for label, line in handles.items()], columns)
         ends = [
-            f"{label} from {points[0][1]:.4g} to {points[-1][1]:.4g}"
-            for label, points in zip(labels, curves.values(), strict=True)
+            f"{shown[chart.lines[name]]} from {points[0][1]:.4g} to {points[-1][1]:.4g}"
+            for name, points in curves.items()
         ]
         table = [
             (chart.lines[name], x, value) for name, points in curves.items() for x, value in points
@@ -150,19 +151,19 @@ def finish(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _add_legend(figure: Figure, labels: Sequence[str], columns: int) -> None:
-    """A legend above the axes that shows `labels` as they are: matplotlib leaves out those that
-    begin with ``_``, and reads ``$`` as mathematics."""
+def _add_legend(figure: Figure, lines: Sequence[tuple[str, Line2D]], columns: int) -> None:
+    """A legend above the axes, with the label of each of `lines` as it is: matplotlib leaves out
+    those that begin with ``_``, and reads ``$`` as mathematics."""
     legend = figure.legend(
-        figure.axes[0].lines,
-        [str(number) for number in range(len(labels))],
+        [line for _, line in lines],
+        [str(number) for number in range(len(lines))],
         loc="outside upper left",
         ncols=columns,
         frameon=False,
         fontsize=9,
         columnspacing=1,
     )
-    for text, label in zip(legend.get_texts(), labels, strict=True):
+    for text, (label, _) in zip(legend.get_texts(), lines, strict=True):
         text.set_parse_math(False)
         text.set_text(label)
 

@@ -55,7 +55,7 @@ def compare_runs(runs: Mapping[str, Mapping[str, Path]], figures: Figures) -> Co
     charts = [
         draw_dots("run", scores, papers[0] if papers else None),
         *draw_progress(
-            {name: progress_of(folders) for name, folders in runs.items()},
+            {name: [progress_of(folders)] for name, folders in runs.items()},
             env,
             None if random[0] is None else random[0].mean,
         ),

@@ -22,6 +22,8 @@ from worldmodels.runs.tracking import read_metrics
 
 STEPS, HOURS = "environment steps of all stages", "hours of all stages"
 _BEFORE = ("rollouts", "vae", "rnn")
+_BOOTSTRAP = "bootstrap/"
+"""Before the names of stages of a bootstrap run."""
 _PAPER = "\npaper"
 """A name that no run has."""
 
@@ -86,21 +88,36 @@ def progress_of(folders: Mapping[str, Path]) -> Progress:
     """
     if "rounds" in folders:
         return Progress(_rounds(folders["rounds"], folders["evaluate"].parent), False)
-    before = [folders[name] for name in folders if name.startswith("bootstrap/")]
-    before += [folders[name] for name in _BEFORE if name in folders]
-    steps, seconds = sum(map(_steps, before)), sum(map(_seconds, before))
     trained = "controller" if "controller" in folders else "baseline"
     if trained not in folders:
         return Progress([], False)
     folder = folders[trained]
-    manifest = read_record(folder / MANIFEST)
-    if manifest.group("summary").text("world") == WorldKind.dream.name:
+    manifests = {
+        name: read_record(folders[name] / MANIFEST)
+        for name in folders
+        if name.startswith(_BOOTSTRAP) or name in (*_BEFORE, trained)
+    }
+    if manifests[trained].group("summary").text("world") == WorldKind.dream.name:
         score = read_scores(folders["evaluate"] / "scores.json")["agent"].mean
-        return Progress([Point(steps, seconds + _seconds(folder), score)], False)
-    found = search_curve(folder) if trained == "controller" else baseline_curve(folder)
-    skip = _frame_skip(manifest)
-    points = [Point(steps + skip * p.steps, seconds + p.seconds, p.score) for p in found]
-    return Progress(points, trained == "controller")
+        found = [Point(0, _seconds(manifests[trained]), score)]
+    else:
+        found = search_curve(folder) if trained == "controller" else baseline_curve(folder)
+    return Progress(after_all_stages(manifests, found), trained == "controller")
+
+
+def after_all_stages(stages: Mapping[str, Record], found: Sequence[Point]) -> list[Point]:
+    """The points of a controller or baseline, with the cost of the stages before it.
+
+    Args:
+        stages: stage -> manifest, of all that the run has, named as in `progress_of`.
+        found: steps and seconds of the training of the controller or baseline alone.
+    """
+    before = {name: one for name, one in stages.items() if name.startswith(_BOOTSTRAP)}
+    before |= {name: stages[name] for name in _BEFORE if name in stages}
+    steps = sum(_steps(name, manifest) for name, manifest in before.items())
+    seconds = sum(_seconds(manifest) for manifest in before.values())
+    skip = _frame_skip(stages["controller" if "controller" in stages else "baseline"])
+    return [Point(steps + skip * p.steps, seconds + p.seconds, p.score) for p in found]
 
 
 def _rounds(folder: Path, newest: Path) -> list[Point]:
@@ -108,21 +125,22 @@ def _rounds(folder: Path, newest: Path) -> list[Point]:
     points, seconds = [], 0.0
     for entry in read_json(folder / ROUNDS)["rounds"]:
         this = folder / entry["name"]
-        seconds += sum(_seconds(this / stage) for stage in (*_BEFORE, "controller"))
-        skip = _frame_skip(read_record(this / "rollouts" / MANIFEST))
+        manifests = [read_record(this / stage / MANIFEST) for stage in (*_BEFORE, "controller")]
+        seconds += sum(map(_seconds, manifests))
+        skip = _frame_skip(manifests[0])
         points.append(Point(skip * entry["frames"]["total"], seconds, entry["earned"]["mean"]))
         if this == newest:
             break
     return points
 
 
-def _steps(folder: Path) -> int:
+def _steps(name: str, manifest: Record) -> int:
     """Environment steps of a stage: recorded ones, or those of a search."""
-    manifest = read_record(folder / MANIFEST)
+    stage = name.removeprefix(_BOOTSTRAP)
     summary, skip = manifest.group("summary"), _frame_skip(manifest)
-    if folder.name == "rollouts":
+    if stage == "rollouts":
         return skip * round(summary.number("frames"))
-    searched = folder.name == "controller" and summary.text("world") == WorldKind.real.name
+    searched = stage == "controller" and summary.text("world") == WorldKind.real.name
     return skip * round(summary.number("steps")) if searched else 0
 
 
@@ -131,33 +149,39 @@ def _frame_skip(manifest: Record) -> int:
     return round(manifest.group("config").optional("env.frame_skip") or 1)
 
 
-def _seconds(folder: Path) -> float:
+def _seconds(manifest: Record) -> float:
     """Wall time of a stage."""
-    return read_record(folder / MANIFEST).number("wall_s")
+    return manifest.number("wall_s")
 
 
 def draw_progress(
-    runs: Mapping[str, Progress], env: str, random: float | None
+    runs: Mapping[str, Sequence[Progress]], env: str, random: float | None
 ) -> list[Drawn | None]:
     """Charts of the scores of several runs against environment steps, and against hours.
 
     Args:
-        runs: name -> progress.
+        runs: name -> the progress of each run of that name: several where they differ in the
+            seed alone.
         env: id of their environment; the paper's curve stands beside searches in its own.
         random: mean return of the random policy.
     """
-    curves: dict[str, Sequence[Point]] = {name: run.points for name, run in runs.items()}
-    if not any(curves.values()):
+    curves = [
+        (name, str((name, number)), run.points)
+        for name, several in runs.items()
+        for number, run in enumerate(several)
+    ]
+    if not any(points for _, _, points in curves):
         return [None, None]
-    paper = PAPER_CURVES.get(env, ()) if any(run.searched for run in runs.values()) else ()
-    labels = {name: name for name in curves} | {_PAPER: "mean of CMA-ES, paper"}
+    searched = any(run.searched for several in runs.values() for run in several)
+    paper = PAPER_CURVES.get(env, ()) if searched else ()
+    labels = {curve: name for name, curve, _ in curves} | {_PAPER: "mean of CMA-ES, paper"}
     charts = []
     for axis, scale in ((STEPS, None), (HOURS, 3600.0)):
 
         def across(point: Point, scale: float | None = scale) -> float:
             return float(point.steps) if scale is None else point.seconds / scale
 
-        rows = [(across(p), name, p.score, 0.0) for name, points in curves.items() for p in points]
+        rows = [(across(p), curve, p.score, 0.0) for _, curve, points in curves for p in points]
         rows += [(across(point), _PAPER, point.score, 0.0) for point in paper]
         if random is not None:
             ends = min(row[0] for row in rows), max(row[0] for row in rows)
