@@ -115,7 +115,7 @@ def test_a_search_is_as_long_as_its_generations_and_selections() -> None:
 
 def test_estimates_follow_from_amounts_and_rates() -> None:
     config = composed("preset=smoke", "vae.epochs=3", "rnn.baselines=true", "evaluate.episodes=8")
-    plans = dict(Estimate(config, rates(), Data(episodes=2, steps=80)).stages(main=True))
+    plans = dict(Estimate(config, rates(), [Data(episodes=2, steps=80)]).stages(main=True))
     assert tuple(plans) == STAGES
     # 8 episodes of 40 steps in two shards of 4, one for each of two workers.
     shard = 4 * 0.5 + 40 * 0.01 + 160 * (0.001 + 0.002)
@@ -130,7 +130,7 @@ def test_estimates_follow_from_amounts_and_rates() -> None:
     training = steps * 0.75 / 2000 + steps * 0.25 / 8000
     assert plans["rnn"].seconds == pytest.approx(10 + frames / 1000 + 2 * 2 * training)
     several = replace(config, rnn=replace(config.rnn, members=3))
-    plan = Estimate(several, rates(), Data(episodes=2, steps=80)).rnn()
+    plan = Estimate(several, rates(), [Data(episodes=2, steps=80)]).rnn()
     assert plan.seconds == pytest.approx(10 + frames / 1000 + (3 + 1) * 2 * training)
     # Two jobs of the agent and two of random actions, of 4 episodes each; four videos', alone.
     job = 4 * 0.5 + 40 * 0.01 + 160 * 0.001
@@ -138,6 +138,26 @@ def test_estimates_follow_from_amounts_and_rates() -> None:
     assert plans["evaluate"].at_most
     assert plans["report"].seconds == pytest.approx(10 + 40 * 0.05)
     assert plans["rollouts"].memory == 5000 + 2 * plans["rollouts"].worker
+
+
+def test_a_round_trains_on_the_episodes_of_all_rounds() -> None:
+    earlier = [Data(episodes=10, steps=1000), Data(episodes=2, steps=80)]
+    words = ("preset=smoke", "rnn.baselines=false")
+    config = composed(*words, "rnn.newest_rounds=2")
+    plans = dict(Estimate(config, rates(), earlier, rounds=True).stages(main=True))
+    frames = 8 * 41 + 1010 + 82
+    assert plans["vae"].seconds == pytest.approx(10 + frames * 0.75 / 100 + frames * 0.25 / 400)
+    # The 320 + 80 transitions of the two newest rounds, and as many of the other one.
+    training = 2 * (800 * 0.75 / 2000 + 1400 * 0.25 / 8000)
+    assert plans["rnn"].seconds == pytest.approx(10 + frames / 1000 + training)
+    # With the encoder of the round before, its latents of the earlier episodes are there.
+    kept = composed(*words, "vae.epochs=0")
+    plans = dict(Estimate(kept, rates(), earlier, rounds=True).stages(main=True))
+    assert plans["vae"].seconds == pytest.approx(10 + frames * 0.25 / 400)
+    training = 2 * (1400 * 0.75 / 2000 + 1400 * 0.25 / 8000)
+    assert plans["rnn"].seconds == pytest.approx(10 + 8 * 41 / 1000 + training)
+    alone = Estimate(kept, rates(), earlier).rnn()
+    assert alone.seconds == pytest.approx(10 + frames / 1000 + training)
 
 
 def test_updates_by_gradients_take_their_steps_at_the_measured_rate() -> None:
@@ -337,3 +357,29 @@ def test_a_plan_of_a_search_in_the_learned_model_and_of_its_bootstrap_run(
     first, main = (found["stages"][f"{run}rollouts"] for run in ("bootstrap/", ""))
     assert first["disk_bytes"] < main["disk_bytes"]
     assert (first["at_most"], main["at_most"]) == (False, True)
+
+
+@pytest.mark.system
+def test_a_plan_of_rounds_adds_them_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = "{round: 2, vae: {epochs: 0}, controller: {generations: 1}}"
+    config = composed(
+        *("stage=plan", "preset=smoke", "iterate.rounds=3", f"iterate.schedule=[{schedule}]"),
+        *("workers.processes=0", "evaluate.engine=native", "+bootstrap.rollouts={episodes:4}"),
+        "iterate.patience=1",
+    )
+    monkeypatch.setattr(plan_stage, "calibrate", partial(calibrate, seconds=0.1))
+    plan_stage.run(Context(config, Run(tmp_path / "run")))
+    found = read_json(tmp_path / "run/plan.json")
+    (measured,) = found["rates"]  # of all rounds, which differ in amounts only
+    assert [*found["stages"]] == ["start", *(f"{stage}, 3 rounds" for stage in STAGES)]
+    collected, trained = (found["stages"][f"{name}, 3 rounds"] for name in ("rollouts", "vae"))
+    # 4 episodes of the bootstrap run's settings, then 8 and 8, of 40 steps each.
+    expected = 3 * measured["base"]["rollouts"]["disk"] + 20 * 41 * measured["frame_bytes"]
+    assert collected["disk_bytes"] == pytest.approx(expected, abs=3)
+    training, validation = measured["vae"][:2]
+    first = 4 * 41 * 0.75 / training
+    expected = first + (4 + 12 + 20) * 41 * 0.25 / validation
+    expected += 3 * measured["base"]["vae"]["seconds"]
+    assert trained["wall_s"] == pytest.approx(expected, abs=0.06)
+    assert all(found["stages"][f"{stage}, 3 rounds"]["at_most"] for stage in STAGES)
+    assert "iterate.patience=1" in collected["assumes"][-1]

@@ -7,7 +7,7 @@ Shapes are in the letters of docs/shapes.md: P candidates, E episodes per candid
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from worldmodels.config.choices import ActionSource, Objective, WorldKind
@@ -121,6 +121,23 @@ class StagePlan:
         return self.process + self.workers * self.worker
 
 
+def together(plans: Sequence[StagePlan], *assumes: str, at_most: bool = False) -> StagePlan:
+    """Stages that run one after another, as one; the peak of memory is that of the largest.
+
+    Args:
+        plans: at least one.
+        assumes: what else was assumed.
+        at_most: the time is an upper bound also where none of the stages' is.
+    """
+    return replace(
+        max(plans, key=lambda plan: plan.memory),
+        seconds=sum(plan.seconds for plan in plans),
+        disk=sum(plan.disk for plan in plans),
+        at_most=at_most or any(plan.at_most for plan in plans),
+        assumes=[*dict.fromkeys(note for plan in plans for note in plan.assumes), *assumes],
+    )
+
+
 @dataclass(frozen=True)
 class Data:
     """Episodes that are trained on."""
@@ -138,21 +155,29 @@ class Data:
 
 
 class Estimate:
-    """The stages of one run.
+    """The stages of one run, or of a round.
 
     Args:
         config: of the run.
         rates: measured with it.
-        before: the episodes of its bootstrap run.
+        earlier: the episodes of its bootstrap run, or those of each round before it.
+        rounds: they are of rounds, whose latents are used again where the encoder stays.
     """
 
-    def __init__(self, config: Config, rates: Rates, before: Data = Data()) -> None:
+    def __init__(
+        self, config: Config, rates: Rates, earlier: Sequence[Data] = (), rounds: bool = False
+    ) -> None:
         self.config, self.rates = config, rates
         self.controlled = config.rollouts.policy is ActionSource.controller
         self.bounded = self.controlled and config.rollouts.stall_steps is None
         self.branches = (config.rollouts.branches or 0) if self.controlled else 0
         self.collected, self._length_note = self._collected()
-        self.data = before + self.collected
+        self.data = sum(earlier, self.collected)
+        newest = [*earlier, self.collected][-(config.rnn.newest_rounds or 0) :]
+        # About as many transitions of the other episodes are drawn beside the newest ones.
+        self._trained = min(self.data.steps, 2 * sum(data.steps for data in newest))
+        kept = rounds and earlier and not config.vae.epochs
+        self._encoded = self.collected if kept else self.data
 
     def stages(self, main: bool) -> Iterator[tuple[str, StagePlan]]:
         """Name and estimate of each stage; those of evaluation and report for a main run only."""
@@ -214,7 +239,8 @@ class Estimate:
     def vae(self) -> StagePlan:
         """Training of the encoder."""
         config, rate, base = self.config.vae, self.rates.vae, self.rates.base["vae"]
-        seconds = _fit_seconds(self.data.frames, config.validation_fraction, config.epochs, rate)
+        held_out = self.data.frames * config.validation_fraction
+        seconds = _fit_seconds(self.data.frames - held_out, held_out, config.epochs, rate)
         logs = self._log_bytes(self.data.frames / config.batch_size * config.epochs)
         return StagePlan(
             seconds=base.seconds + seconds,
@@ -229,15 +255,16 @@ class Estimate:
         config, rate, base = self.config.rnn, self.rates.rnn, self.rates.base["rnn"]
         baseline = config.baselines and config.model == "mdn_rnn"
         models = config.members + baseline
-        steps, assumes = self.data.steps, []
-        seconds = _fit_seconds(steps, config.validation_fraction, config.epochs, rate) * models
+        assumes, fraction = [], config.validation_fraction
+        training, held_out = self._trained * (1 - fraction), self.data.steps * fraction
+        seconds = _fit_seconds(training, held_out, config.epochs, rate) * models
         if baseline:
             assumes = ["the single-Gaussian baseline trains as fast as the model"]
-        updates = steps / (config.batch_size * (config.sequence_length or steps))
+        updates = training / (config.batch_size * (config.sequence_length or training))
         disk = base.disk + self.data.frames * self.rates.latent_bytes
         disk += models * self._log_bytes(updates * config.epochs)
         return StagePlan(
-            seconds=base.seconds + self.data.frames / self.rates.encode + seconds,
+            seconds=base.seconds + self._encoded.frames / self.rates.encode + seconds,
             process=max(base.process, rate.peak_bytes),
             disk=int(disk),
             gpu=max(base.gpu, rate.gpu_bytes),
@@ -359,8 +386,14 @@ def without_work(rates: Rates, small: Config) -> Rates:
     return replace(rates, base=base)
 
 
-def _fit_seconds(amount: float, validation: float, epochs: int, rate: FitRate) -> float:
-    """Seconds of so many epochs over data of which a fraction is for validation."""
-    training, validating = amount * (1 - validation), amount * validation
-    once = validating / rate.validation
+def _fit_seconds(training: float, validation: float, epochs: int, rate: FitRate) -> float:
+    """Seconds of so many epochs, each followed by a validation.
+
+    Args:
+        training: items of an epoch.
+        validation: items that are held out.
+        epochs: none: one validation.
+        rate: of both.
+    """
+    once = validation / rate.validation
     return epochs * (training / rate.training + once) if epochs else once

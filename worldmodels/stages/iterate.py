@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from worldmodels.config.schema import changed, round_config
+from worldmodels.config.schema import Config, changed, round_config
 from worldmodels.files.atomic import write_json
 from worldmodels.reporting.records import read_scores
 from worldmodels.reporting.rounds import ROUNDS, round_in_words, round_record, settled
@@ -33,10 +33,7 @@ def run(context: Context) -> None:
     scores: list[Score] = []
     config = context.config
     for number in range(1, config.iterate.rounds + 1):
-        rounds = round_config(config, number)
-        if not earlier and context.published is None:
-            rounds = changed(rounds, rounds.bootstrap)
-        rounds.bootstrap = {}
+        rounds = configured(context, number)
         base = None if earlier else context.run.base
         root = context.run.root / f"round-{number}"
         this = Run(root, base, context.run.name, made_by="iterate")
@@ -55,6 +52,20 @@ def run(context: Context) -> None:
             )
             break
     console.print(score_table(scores, PAPER_SCORES.get(config.env.id, [])))
+
+
+def configured(context: Context, number: int) -> Config:
+    """The configuration of a round.
+
+    Args:
+        context: of all rounds.
+        number: of the round, from 1.
+    """
+    config = round_config(context.config, number)
+    if number == 1 and context.published is None:
+        config = changed(config, config.bootstrap)
+    config.bootstrap = {}
+    return config
 
 
 def _scores(run: Run) -> list[Score]:

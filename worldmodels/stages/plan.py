@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from worldmodels.config.choices import SweepMethod
 from worldmodels.config.schema import Config, bootstrap_config, flat
 from worldmodels.envs.engines import prepare
 from worldmodels.files.atomic import write_json
-from worldmodels.planning.estimate import Data, Estimate, Rates, StagePlan
+from worldmodels.planning.estimate import Data, Estimate, Rates, StagePlan, together
 from worldmodels.runs.costs import duration, size
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import console, say
+from worldmodels.stages import iterate
 from worldmodels.stages.calibration import calibrate
 from worldmodels.stages.context import Context
 from worldmodels.system.cores import available_cores, cores_in_words
@@ -28,11 +30,13 @@ from worldmodels.tuning.population import ends
 
 AMOUNTS = (
     *("seed", "bootstrap", "rollouts.", "vae.epochs", "rnn.epochs", "rnn.baselines"),
+    *("rnn.newest_rounds", "rnn.failure_", "iterate.", "evaluate.episodes", "evaluate.first_seed"),
     *("controller.generations", "controller.total_steps", "controller.first_episodes"),
     *("controller.final_sigma", "controller.sigma", "controller.stall_steps"),
-    "actor_critic.updates",
+    *("controller.termination_penalty", "actor_critic.updates"),
 )
-"""Keys of a bootstrap run that change how much there is to do and not how fast it is done."""
+"""Keys of a bootstrap run or a round that change how much there is to do, or what is learned, and
+not how fast it is done."""
 
 
 def run(context: Context) -> None:
@@ -47,26 +51,61 @@ def run(context: Context) -> None:
         f" device {device}; about a minute"
     )
     stages = {"start": _start(started, compiled)}
-    parts = [("", config)]
-    if context.inputs.bootstrap is not None:
-        parts.insert(0, ("bootstrap/", bootstrap_config(config)))
-    policies = {part.rollouts.policy for _, part in parts}
+    if config.sweep.space:
+        planned, known = _of_run(context)
+        stages = _of_sweep(config, stages | planned, known[_rates_key(config)])
+    else:
+        planned, known = _of_rounds(context) if config.iterate.schedule else _of_run(context)
+        stages |= planned
+    _write(context, stages, known, time.monotonic() - began)
+    console.print(_table(stages, config.price_per_hour))
+    _say_limits(context, stages)
+
+
+def _of_run(context: Context) -> tuple[dict[str, StagePlan], dict[str, Rates]]:
+    """What is planned for ``stage=all``, and the rates by `_rates_key`."""
+    config, before = context.config, context.inputs.bootstrap is not None
+    parts = [bootstrap_config(config), config] if before else [config]
+    known, earlier = _calibrated(parts), list[Data]()
+    stages: dict[str, StagePlan] = {}
+    for part in parts:
+        prefix = "" if part is config else "bootstrap/"
+        estimate = Estimate(part, known[_rates_key(part)], earlier)
+        stages |= {prefix + name: plan for name, plan in estimate.stages(main=not prefix)}
+        earlier.append(estimate.collected)
+    return stages, known
+
+
+def _of_rounds(context: Context) -> tuple[dict[str, StagePlan], dict[str, Rates]]:
+    """What is planned for ``stage=iterate``, each stage in all rounds; and the rates by
+    `_rates_key`."""
+    count, patience = context.config.iterate.rounds, context.config.iterate.patience
+    parts = [iterate.configured(context, number) for number in range(1, count + 1)]
+    known, earlier = _calibrated(parts), list[Data]()
+    rounds: list[dict[str, StagePlan]] = []
+    for part in parts:
+        estimate = Estimate(part, known[_rates_key(part)], earlier, rounds=True)
+        rounds.append(dict(estimate.stages(main=True)))
+        earlier.append(estimate.collected)
+    may_end = patience is not None
+    notes = [f"no round is left out by iterate.patience={patience}"] * may_end
+    stages = {
+        f"{name}, {count} rounds": together([one[name] for one in rounds], *notes, at_most=may_end)
+        for name in rounds[0]
+    }
+    return stages, known
+
+
+def _calibrated(parts: Sequence[Config]) -> dict[str, Rates]:
+    """The rates of several configurations, by `_rates_key`."""
+    policies = {part.rollouts.policy for part in parts}
     known: dict[str, Rates] = {}
-    before = Data()
-    for _, part in reversed(parts):  # the main run's rates mostly serve the bootstrap run too
+    for part in reversed(parts):  # the main run's rates mostly serve the bootstrap run too
         key = _rates_key(part)
         if key not in known:
             with tempfile.TemporaryDirectory(prefix="worldmodels-plan-") as folder:
                 known[key] = calibrate(part, Path(folder), policies)
-    for prefix, part in parts:
-        estimate = Estimate(part, known[_rates_key(part)], before)
-        stages |= {prefix + name: plan for name, plan in estimate.stages(main=not prefix)}
-        before = estimate.data
-    if config.sweep.space:
-        stages = _of_sweep(config, stages, known[_rates_key(config)])
-    _write(context, stages, known, time.monotonic() - began)
-    console.print(_table(stages, config.price_per_hour))
-    _say_limits(context, stages)
+    return known
 
 
 def _start(started: float, compiled: float) -> StagePlan:
@@ -103,12 +142,10 @@ def _of_sweep(config: Config, stages: dict[str, StagePlan], rates: Rates) -> dic
             disk=2 * sweep.members * stages[name].disk,
         )
         return {**once, f"{sweep.members} members, {count} intervals": members}
-    trials = replace(
-        max(own, key=lambda plan: plan.memory),
-        seconds=sweep.trials * sum(plan.seconds for plan in own),
-        disk=sweep.trials * sum(plan.disk for plan in own),
+    trials = together(
+        own * sweep.trials,
+        "none is stopped early, and each takes as long as with the configured values",
         at_most=True,
-        assumes=["none is stopped early, and each takes as long as with the configured values"],
     )
     return {**once, f"{sweep.trials} trials": trials}
 
