@@ -1,9 +1,12 @@
-"""CarRacing agents in conditions that they were not trained in: minutes on two cores.
+"""CarRacing agents in conditions that they were not trained in: minutes an agent on two cores.
 
-    python benchmarks/generalisation.py pretrained/carracing data/quick/controller/agent
+    python benchmarks/generalisation.py laptop=pretrained/carracing
+    python benchmarks/generalisation.py quick=data/quick{,-2,-3}/controller/agent
 
-Every condition has the same tracks, on the native engine, and none of them was seen in training.
-Writes ``generalisation.json``.
+An argument is the name of a column, and an agent. A name that stands before several agents, as bash
+writes it in the second command, is of agents of several training seeds. Every condition has the
+same tracks, on the native engine, and none of them was seen in training. Writes
+``generalisation.json``.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ CONDITIONS = (
     Condition("new colours in each episode", {"kwargs": {"domain_randomize": True}}),
     Condition("sticky actions, 0.25", {"sticky_actions": 0.25}),
     Condition("sticky actions, 0.5", {"sticky_actions": 0.5}),
+    Condition("1 step an action", {"frame_skip": 1}),
     Condition("2 steps an action", {"frame_skip": 2}),
     Condition("3 steps an action", {"frame_skip": 3}),
     Condition("4 steps an action", {"frame_skip": 4}),
@@ -45,8 +49,8 @@ CONDITIONS = (
 """An episode with a frame skip is as long, in steps of the simulator, as one without."""
 
 
-def measure(agent: str, episodes: int, first_seed: int) -> dict[str, Any]:
-    """The scores of an agent, a row for each condition."""
+def measure(name: str, agent: str, episodes: int, first_seed: int) -> dict[str, Any]:
+    """The scores of an agent of the column `name`, a row for each condition."""
     rows = []
     for condition in CONDITIONS:
         found = worldmodels.evaluate(
@@ -62,7 +66,15 @@ def measure(agent: str, episodes: int, first_seed: int) -> dict[str, Any]:
                 "failed": float(np.mean(found.returns < 500)),
             }
         )
-    return {"agent": agent, "rows": rows}
+    return {"name": name, "agent": agent, "rows": rows}
+
+
+def named(argument: str) -> tuple[str, str]:
+    """The name and the agent of an argument."""
+    name, separator, agent = argument.partition("=")
+    if not (name and separator and agent):
+        raise argparse.ArgumentTypeError(f"{argument}: give the name of a column and an agent")
+    return name, agent
 
 
 def main() -> None:
@@ -70,12 +82,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("agents", nargs="+", help="as worldmodels.load_agent takes them")
+    parser.add_argument(
+        "agents",
+        nargs="+",
+        type=named,
+        metavar="NAME=AGENT",
+        help="an agent as worldmodels.load_agent takes it, and its column",
+    )
     parser.add_argument("--episodes", type=int, default=100, help="of each agent and condition")
     parser.add_argument("--first-seed", type=int, default=20_000, help="of the tracks")
     parser.add_argument("--out", type=Path, default=Path("data/generalisation.json"))
     options = parser.parse_args()
-    figures = [measure(agent, options.episodes, options.first_seed) for agent in options.agents]
+    figures = [
+        measure(name, agent, options.episodes, options.first_seed) for name, agent in options.agents
+    ]
     record = {"episodes": options.episodes, "first_seed": options.first_seed, "figures": figures}
     write_json(options.out, {**provenance(), **record})
     say(f"wrote {options.out}; python docs/render.py {options.out} puts it into the documentation")
