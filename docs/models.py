@@ -103,6 +103,30 @@ def vision(record: dict[str, Any]) -> str:
     return tables.markdown_table(header, rows)
 
 
+def dream_speed(record: dict[str, Any]) -> str:
+    """``benchmarks/dream_speed.py``: a column for each shipped agent."""
+    agents = {"carracing": "CarRacing", "takecover": "Take Cover"}
+    parts = ("cell and head", "noise", "sampling", "features", "controller", "loop")
+    figures = record["figures"]
+    names = dict.fromkeys(part for figure in figures for part in figure["microseconds"])
+    (several,) = (name for name in names if name.endswith("members"))
+    rows = [
+        (f"{part}, µs", *(f"{figure['microseconds'][part]:,.0f}" for figure in figures))
+        for part in parts
+    ]
+    for what, loop in (
+        ("loop", "loop"),
+        ("noise and sampling by tensor operations", "loop, plain"),
+    ):
+        cells = (f"{figure['ratio'][loop]:.2f}" for figure in figures)
+        rows.append((f"{what} / cell and head", *cells))
+    rows.append(("steps/s", *(f"{figure['steps_per_s']:,.0f}" for figure in figures)))
+    shares = (figure["ratio"]["loop"] / figure["ratio"][several] for figure in figures)
+    rows.append((f"steps/s of the {several} / those of one", *(f"{share:.2f}" for share in shares)))
+    header = (f"a step of {record['num_envs']:,} episodes", *(agents[f["agent"]] for f in figures))
+    return tables.markdown_table(header, rows)
+
+
 def generalisation(record: dict[str, Any]) -> str:
     """``benchmarks/generalisation.py``: scores by condition, two columns for each agent."""
     figures = record["figures"]

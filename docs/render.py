@@ -5,9 +5,9 @@
     python docs/render.py data/throughput.json  # take over what `make bench` measured; the same
                                                 # for carracing_parity.json, carracing_speed.json,
                                                 # takecover_engines.json, dynamics.json,
-                                                # encoders.json,
-                                                # probe.json, calibration.json, vision.json,
-                                                # generalisation.json, model_comparison.json,
+                                                # encoders.json, probe.json, calibration.json,
+                                                # vision.json, generalisation.json,
+                                                # dream_speed.json, model_comparison.json,
                                                 # study-carracing.json, rounds/rounds.json,
                                                 # plan-quick.json, ...
     python docs/render.py data/laptop --publish # and its pictures, and its agent, to pretrained/;
@@ -221,6 +221,7 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
     "calibration": (models.calibration, "calibration"),
     "vision": (models.vision, "vision"),
     "generalisation": (models.generalisation, "generalisation"),
+    "dream_speed": (models.dream_speed, "dream_speed"),
 }
 """Who writes a region, from which result."""
 
@@ -249,7 +250,7 @@ class Seeds(NamedTuple):
 
 
 SEEDS = {
-    "laptop_seeds": Seeds(("laptop", "laptop-2"), 700, second=True),
+    "laptop_seeds": Seeds(("laptop", "laptop-2", "laptop-3"), 700, second=True),
     "quick_seeds": Seeds(("quick", "quick-2", "quick-3"), 700, second=True),
     "quick_skip_1": Seeds(("quick-skip-1", "quick-skip-1-2", "quick-skip-1-3"), 700, second=True),
     "dream_seeds": Seeds(("dream-1", "dream-2", "dream-3"), 700),
