@@ -157,6 +157,7 @@ DREAM = ("controller.world=dream", "controller.latent=sampled")
 SEARCH = ("stage=controller", "preset=smoke", ALONE, *DREAM)
 
 
+@pytest.mark.system
 def test_a_search_for_novelty_is_resumed_to_the_bit(copy: Path) -> None:
     search = (*SEARCH, "base=smoke", "controller.objective=distillation")
     words = (*search, "controller.generations=3", "controller.final_temperature=1.5")

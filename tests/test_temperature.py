@@ -83,6 +83,7 @@ def test_candidates_are_trained_at_a_changing_temperature_and_chosen_at_the_fina
     assert "was made with controller.generations=4, now 40" in line
 
 
+@pytest.mark.system
 def test_an_annealed_search_is_the_same_after_kills_and_with_workers(tmp_path: Path) -> None:
     words = (*ANNEALED, "controller.total_steps=250", "controller.overlap=true")
     alone = searched(tmp_path, "alone", *words, ALONE)

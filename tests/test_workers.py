@@ -140,6 +140,7 @@ def test_a_dead_worker_is_replaced_and_its_job_done_again(tmp_path: Path) -> Non
         assert pool.replaced == 1
 
 
+@pytest.mark.system
 def test_a_hung_worker_is_noticed_and_replaced(tmp_path: Path) -> None:
     with LocalPool(Tool(), 1, timeout=5) as pool:
         assert pool.map([HangOnce(tmp_path / "hung"), Square(5)]) == ["woke", 25]
@@ -153,6 +154,7 @@ def test_large_jobs_and_results_arrive_whole() -> None:
         assert pool.replaced == 0
 
 
+@pytest.mark.system
 def test_a_worker_that_takes_no_more_of_a_large_job_is_replaced() -> None:
     large = Large(b"x" * 10_000_000)
     with LocalPool(Tool(), 1, timeout=3) as pool:
