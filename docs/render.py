@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import clusters
 import figures
 import frames
+import methods
 import models
 import over_seeds
 import places
@@ -41,7 +42,7 @@ import tables
 from publish import publish
 
 from worldmodels.files.atomic import read_json, write_json
-from worldmodels.reporting.charts import Chart, draw
+from worldmodels.reporting.charts import Chart, Drawn, draw
 from worldmodels.reporting.learning import PAPER_CURVE, Point
 from worldmodels.reporting.progress import search_curve
 from worldmodels.reporting.rounds import ROUNDS
@@ -102,6 +103,9 @@ def _key(run: dict[str, Any]) -> tuple[str, str, int]:
 def render() -> None:
     """Draw the curves, and write every region of every page."""
     draw_curves(*map(_result, ("laptop", "study-carracing", "takecover")))
+    runs = {label: [_result(name) for name in names] for label, names in methods.METHODS.items()}
+    for axis, svg in zip(("steps", "hours"), methods.methods(runs), strict=True):
+        _write(f"methods-{axis}", svg)
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
 
@@ -168,7 +172,7 @@ def draw_curves(laptop: dict[str, Any], study: dict[str, Any], doom: dict[str, A
 def _curves(
     name: str, lines: dict[str, list[Point]], x_label: str, x: Callable[[Point], float]
 ) -> None:
-    """Write ``<name>.svg``, legible on a white page and on a black one."""
+    """Draw lines, and write ``<name>.svg``."""
     chart = Chart(
         {label: label for label in lines},
         x_label,
@@ -177,7 +181,11 @@ def _curves(
         reference="paper",
     )
     rows = [(x(p), label, p.score, 0.0) for label, points in lines.items() for p in points]
-    svg = draw(chart, rows)
+    _write(name, draw(chart, rows))
+
+
+def _write(name: str, svg: Drawn | None) -> None:
+    """Write ``<name>.svg``, legible on a white page and on a black one."""
     assert svg is not None
     head, rest = svg.split(">", 1)
     style = "<style>svg{color:#222}@media(prefers-color-scheme:dark){svg{color:#ddd}}</style>"

@@ -11,6 +11,7 @@ import tables
 from over_seeds import with_interval, with_range
 
 from worldmodels.files.atomic import read_json
+from worldmodels.reporting.progress import progress_of
 from worldmodels.reporting.rounds import ROUNDS
 from worldmodels.reporting.scores import SCORE_HEADER, score_rows
 
@@ -25,8 +26,9 @@ def taken(folder: Path) -> dict[str, Any]:
 
     Returns:
         ``rounds``, as `worldmodels.reporting.rounds.round_record` has them; ``wall_s``
-        and ``cpu_s`` of all their stages; ``scores`` of the last agent, and the manifests of its
-        ``stages``.
+        and ``cpu_s`` of all their stages; ``points``, as
+        `worldmodels.reporting.progress.progress_of` has them; ``scores`` of the last agent, and the
+        manifests of its ``stages``.
 
     Raises:
         SystemExit: a round is not finished.
@@ -39,12 +41,14 @@ def taken(folder: Path) -> dict[str, Any]:
         {stage: read_json(folder / entry["name"] / stage / "manifest.json") for stage in STAGES}
         for entry in entries
     ]
+    last = folder / entries[-1]["name"] / "evaluate"
     return {
         "rounds": entries,
         "wall_s": sum(manifest["wall_s"] for found in stages for manifest in found.values()),
         "cpu_s": sum(m["resources"]["cpu_s"] for found in stages for m in found.values()),
         "steps": sum(found["controller"]["summary"]["steps"] for found in stages),
-        "scores": read_json(folder / entries[-1]["name"] / "evaluate" / "scores.json"),
+        "points": progress_of({"rounds": folder, "evaluate": last}).points,
+        "scores": read_json(last / "scores.json"),
         "stages": stages[-1],
     }
 

@@ -9,7 +9,8 @@ from command import error_line, run
 from pages import headings, rows
 
 from worldmodels.files.atomic import read_json, write_json
-from worldmodels.reporting.progress import progress_of
+from worldmodels.reporting.learning import Point
+from worldmodels.reporting.progress import Progress, draw_progress, progress_of
 
 
 @pytest.mark.system
@@ -80,3 +81,14 @@ def test_a_step_with_a_repeated_action_counts_as_the_simulators_steps(copy: Path
     assert once
     assert [point.steps for point in repeated] == [4 * point.steps for point in once]
     assert [point.seconds for point in repeated] == [point.seconds for point in once]
+
+
+def test_runs_that_differ_in_the_seed_are_lines_of_one_name() -> None:
+    seeds = [Progress([Point(100 * n, 36.0, 5.0 * n)], searched=False) for n in (1, 2)]
+    found = draw_progress({"PPO": seeds, "none": []}, "CarRacing-v3", random=-30.0)
+    for svg, across in zip(found, (["100.0", "200.0"], ["0.01", "0.01"]), strict=True):
+        assert svg is not None
+        assert svg.count(">PPO</text>") == 1
+        lines = list(csv.reader(svg.csv.splitlines()))[1:]
+        assert lines[:2] == [["PPO", x, y] for x, y in zip(across, ("5.0", "10.0"), strict=True)]
+        assert lines[2:] == [["random policy", x, "-30.0"] for x in across]
