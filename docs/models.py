@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import tables
+from over_seeds import with_interval
 
 
 def encoders(record: dict[str, Any]) -> str:
@@ -128,16 +131,31 @@ def dream_speed(record: dict[str, Any]) -> str:
 
 
 def generalisation(record: dict[str, Any]) -> str:
-    """``benchmarks/generalisation.py``: scores by condition, two columns for each agent."""
-    figures = record["figures"]
+    """``benchmarks/generalisation.py``: scores by condition, two columns for each name.
+
+    Of agents of three training seeds or more it is the mean over them, with its 95 % interval by
+    Student's t; of one, the mean of episodes with its bootstrap interval.
+    """
+    columns: dict[str, list[list[dict[str, Any]]]] = {}
+    for figure in record["figures"]:
+        columns.setdefault(figure["name"], []).append(figure["rows"])
     header = ["condition"]
-    for figure in figures:
-        header += [f"`{figure['agent']}`", "below 500"]
+    for name, agents in columns.items():
+        header += [f"`{name}`" + (f", {len(agents)} seeds" if len(agents) > 1 else ""), "below 500"]
+    conditions = [row["condition"] for row in record["figures"][0]["rows"]]
     rows = []
-    for found in zip(*(figure["rows"] for figure in figures), strict=True):
-        cells = [found[0]["condition"]]
-        for row in found:
-            low, high = row["interval"]
-            cells += [f"{row['mean']:.0f} ({low:.0f} to {high:.0f})", f"{row['failed']:.0%}"]
+    for number, condition in enumerate(conditions):
+        cells = [condition]
+        for agents in columns.values():
+            found = [agent[number] for agent in agents]
+            cells += [_score(found), f"{statistics.mean(row['failed'] for row in found):.0%}"]
         rows.append(cells)
     return tables.markdown_table(header, rows)
+
+
+def _score(found: Sequence[dict[str, Any]]) -> str:
+    """The mean of agents of several seeds, or of one, with its interval."""
+    if len(found) > 1:
+        return with_interval([row["mean"] for row in found], "z.0f")  # no "-0"
+    low, high = found[0]["interval"]
+    return f"{found[0]['mean']:.0f} ({low:.0f} to {high:.0f})"
