@@ -78,7 +78,8 @@ def budget(
         else:
             rate = models.rnn(setting, episodes.episode(0).actions.shape[1])
     busy = (time.process_time() - worked) / (time.perf_counter() - began)
-    train, validation = (_count(episodes, part, stage) for part in _split(config, episodes, stage))
+    split = _split(config, episodes, stage)
+    train, validation = (_computed(config, episodes, part, stage) for part in split)
     epoch_s = busy * (train / rate.training + validation / rate.validation)
     return {
         "epochs": max(1, round(seconds / epoch_s)),
@@ -95,6 +96,16 @@ def _split(config: Config, episodes: EpisodeSet, stage: str) -> tuple[np.ndarray
 def _count(episodes: EpisodeSet, part: np.ndarray, stage: str) -> int:
     """Frames of some episodes, or their transitions."""
     return int((episodes.lengths[part] + (stage == "vae")).sum())
+
+
+def _computed(config: Config, episodes: EpisodeSet, part: np.ndarray, stage: str) -> int:
+    """Frames of some episodes, or their transitions and the padding of their last windows, which
+    takes as long: the measurement has none."""
+    if stage == "vae":
+        return _count(episodes, part, stage)
+    lengths = episodes.lengths[part]
+    window = config.rnn.sequence_length or int(lengths.max())
+    return int((-(-lengths // window) * window).sum())
 
 
 def trained(

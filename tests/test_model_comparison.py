@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from markdown_cells import cells
 
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.shards import Episode, write_shard
 from worldmodels.errors import ConfigError
 from worldmodels.files.atomic import write_json
+from worldmodels.planning.timing import FitRate
 from worldmodels.reporting.scores import AGENT_IN_DREAM, summarise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,6 +71,27 @@ def test_epochs_that_are_not_measured_yet_are_a_question_mark(
     comparison = script.Comparison("carracing", tmp_path, script.FULL, {})
     vae, *_ = comparison.commands(script.ROWS[0], 1)
     assert words_of(vae)["vae.epochs"] == "?"
+
+
+def test_the_time_of_an_epoch_has_the_padding_of_short_episodes(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = (20, 30, 50, 70)
+    write_shard(tmp_path / "shard-00000.h5", [blank_episode(number) for number in steps], {})
+    measures = importlib.import_module("comparison_measures")
+    monkeypatch.setattr(measures.models, "rnn", lambda *_: FitRate(100.0, 100.0, 0, 0))
+    words = ["preset=smoke", "rnn.sequence_length=40", "rnn.validation_fraction=0.25"]
+    config = script.config_of([*words, f"data={tmp_path}"])
+    found = measures.budget(config, EpisodeSet.open([tmp_path]), "rnn", 300.0, 0.1)
+    # Both are divided by the share of processor time, which the product is without.
+    computed = found["epoch_s"] * found["transitions/s"]
+    assert computed == pytest.approx(sum(-(-number // 40) * 40 for number in steps))
+
+
+def blank_episode(steps: int) -> Episode:
+    frames = np.zeros((steps + 1, 64, 64, 3), np.uint8)
+    actions, rewards = np.zeros((steps, 1), np.float32), np.zeros(steps, np.float32)
+    return Episode(frames, actions, rewards, np.zeros(steps, bool), np.zeros(steps, bool), steps)
 
 
 def test_epochs_of_an_earlier_result_serve_the_rows_whose_models_it_has(
