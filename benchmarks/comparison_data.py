@@ -55,7 +55,7 @@ class Source(NamedTuple):
 
 
 SOURCES: dict[str, tuple[Source, ...]] = {
-    "carracing": (Source("pretrained/carracing"), Source("brownian", 400)),
+    "carracing": (Source("pretrained/carracing-dream"), Source("brownian", 150)),
     "takecover": (Source("persistent_uniform"),),
 }
 """Environment -> who collects."""

@@ -12,9 +12,10 @@ encoders differ by up to half of one; results state the seconds. With `--epochs`
 an earlier result, on whatever machine. Rows `gru` and `transformer` use the encoder of row `paper`.
 
 A controller is trained by CMA-ES in the learned model, with equal steps for all rows, and evaluated
-there and in the environment; in CarRacing another one in the environment. Finished work is skipped,
-after SIGTERM and SIGKILL too. After SIGKILL, the stage that was running ends by itself: until then
-the same command stops with an error that names it.
+there and in the environment; in CarRacing, where each action is held for four frames as in
+`preset=quick`, another one in the environment. Finished work is skipped, after SIGTERM and SIGKILL
+too. After SIGKILL, the stage that was running ends by itself: until then the same command stops
+with an error that names it.
 
 Results of all environments, rows and seeds are collected in ``model_comparison.json``, whatever was
 there before; pictures are ``dreams-<environment>.png``. In ``--list`` epochs that are not measured
@@ -91,7 +92,7 @@ class Size:
         frames: recorded for training and validation, and held out; by `KINDS`.
         probe: seconds of a measurement of throughput.
         words: of every command.
-        steps: environment -> words that bound a controller's training.
+        steps: world -> words that bound a controller's training in it.
     """
 
     folder: str
@@ -111,8 +112,8 @@ FULL = Size(
     30.0,
     ("preset=quick", "evaluate.episodes=100", *SEARCH),
     {
-        "carracing": ("controller.total_steps=400_000",),
-        "takecover": ("controller.total_steps=1_000_000",),
+        "dream": ("controller.total_steps=2_000_000",),
+        "real": ("controller.total_steps=600_000",),
     },
 )
 TINY = Size(
@@ -120,13 +121,10 @@ TINY = Size(
     (600, 600),
     0.1,
     ("preset=smoke", "controller.pca_components=8"),
-    dict.fromkeys(SOURCES, ()),
+    {"dream": (), "real": ()},
 )
 WORDS = {
-    "carracing": (
-        *("env=carracing", "env.frame_skip=1", "env.crop_rows=84", "evaluate.engine=native"),
-        *("rnn.sequence_length=100", "controller.stall_steps=100"),
-    ),
+    "carracing": ("env=carracing", "evaluate.engine=native"),
     "takecover": ("env=takecover", "env.frame_skip=4", "controller.temperature=1.0"),
 }
 """Environment -> words of every command."""
@@ -174,7 +172,7 @@ class Comparison:
 
     def words(self, row: Row, seed: int) -> list[str]:
         """The words of every command of a row, epochs, run and stage aside."""
-        words = [*self.size.words, *WORDS[self.env], *EVERY, *self.size.steps[self.env]]
+        words = [*self.size.words, *WORDS[self.env], *EVERY]
         models = (f"vae.encoder={row.encoder}", f"rnn.model={row.dynamics}")
         return [*words, *models, f"seed={seed}", f"data={self.data}"]
 
@@ -194,17 +192,18 @@ class Comparison:
             for stage, model in (("vae", row.encoder), ("rnn", row.dynamics))
         )
         words, run = self.words(row, seed), self.run(row.name, seed)
-        own, dream = self._in(run, seed), "controller.world=dream"
+        own = self._in(run, seed)
         found = [
             ["stage=vae", *self._in(self.encoder_run(row, seed), seed), vae],
             ["stage=rnn", *own, rnn],
-            ["stage=controller", *own, dream],
-            ["stage=evaluate", *own, dream],
         ]
+        runs = {"dream": own}
         if self.env == "carracing":
             agent = self.data / run / "controller" / "agent"
-            real = (f"run={run}-real", f"base={agent}", "controller.world=real")
-            found += [[f"stage={stage}", *real] for stage in ("controller", "evaluate")]
+            runs["real"] = [f"run={run}-real", f"base={agent}"]
+        for world, where in runs.items():
+            line = (*where, f"controller.world={world}", *self.size.steps[world])
+            found += [[f"stage={stage}", *line] for stage in ("controller", "evaluate")]
         return [["python", "-m", "worldmodels", *line, *words] for line in found]
 
     def _in(self, run: str, seed: int) -> list[str]:
