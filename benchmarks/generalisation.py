@@ -6,7 +6,7 @@
 An argument is the name of a column, and an agent. A name that stands before several agents, as bash
 writes it in the second command, is of agents of several training seeds. Every condition has the
 same tracks, on the native engine, and none of them was seen in training. Writes
-``generalisation.json``.
+``generalisation.json``; columns of other names that it has stay there.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import worldmodels
-from worldmodels.files.atomic import write_json
+from worldmodels.files.atomic import read_json, write_json
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import say
 from worldmodels.system.cores import available_cores
 
 
 class Condition(NamedTuple):
-    """How an environment differs from that of the training.
+    """How an environment differs from Gymnasium's, with the agent's steps an action.
 
     Args:
         name: of its row.
@@ -37,7 +37,7 @@ class Condition(NamedTuple):
 
 
 CONDITIONS = (
-    Condition("as trained", {}),
+    Condition("as it is", {}),
     Condition("new colours in each episode", {"kwargs": {"domain_randomize": True}}),
     Condition("sticky actions, 0.25", {"sticky_actions": 0.25}),
     Condition("sticky actions, 0.5", {"sticky_actions": 0.5}),
@@ -69,6 +69,14 @@ def measure(name: str, agent: str, episodes: int, first_seed: int) -> dict[str, 
     return {"name": name, "agent": agent, "rows": rows}
 
 
+def earlier(path: Path, tracks: dict[str, int], names: set[str]) -> list[dict[str, Any]]:
+    """The figures on the same tracks that a file has, other than those of the columns `names`."""
+    record = read_json(path) if path.exists() else {}
+    if {key: record.get(key) for key in tracks} != tracks:
+        return []
+    return [figure for figure in record["figures"] if figure["name"] not in names]
+
+
 def named(argument: str) -> tuple[str, str]:
     """The name and the agent of an argument."""
     name, separator, agent = argument.partition("=")
@@ -96,8 +104,9 @@ def main() -> None:
     figures = [
         measure(name, agent, options.episodes, options.first_seed) for name, agent in options.agents
     ]
-    record = {"episodes": options.episodes, "first_seed": options.first_seed, "figures": figures}
-    write_json(options.out, {**provenance(), **record})
+    tracks = {"episodes": options.episodes, "first_seed": options.first_seed}
+    figures = [*earlier(options.out, tracks, {name for name, _ in options.agents}), *figures]
+    write_json(options.out, {**provenance(), **tracks, "figures": figures})
     say(f"wrote {options.out}; python docs/render.py {options.out} puts it into the documentation")
 
 

@@ -3,17 +3,16 @@
 Each row is a variant of the run ``laptop`` or ``takecover``, which has to exist. It uses the VAE
 and the MDN-RNN of that run, or trains an MDN-RNN of its own, and is evaluated on seeds 0 to 99.
 Rows with the MDN-RNN of the run, searched along principal components that its agent stores, need
-only that agent. The tables ``slips``, ``memory`` and ``noise`` need no run: their rows, or
-the first ones, use the VAE of the shipped agent. Other rows go on from one of these, as ``base``
-and ``of`` in ``study_rows.py`` say. Finished runs are skipped, so that the script can be stopped
-and started again.
+only that agent. The tables ``slips`` and ``memory`` need no run: their rows, or the first ones, use
+the VAE of the shipped agent. Other rows go on from one of these, as ``base`` in ``study_rows.py``
+says. Finished runs are skipped, so that the script can be stopped and started again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
     python benchmarks/study.py carracing search/full    # one row of it
     python benchmarks/study.py takecover parts --list   # the commands, one a line
     python benchmarks/study.py takecover temperatures --base pretrained/takecover
-    python benchmarks/study.py carracing memory noise
+    python benchmarks/study.py carracing memory search
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from worldmodels.runs.tracking import say
 def result(data: Path, study: Study, row: Row, seed: int) -> dict[str, Any]:
     """The results of a finished run: scores, likelihood, steps, and the curve of its search."""
     scores = read_json(data / study.run(row, seed) / "evaluate" / "scores.json")
-    run = data / study.trained(row, seed)
+    run = data / study.run(row, seed)
     search = read_json(run / "controller" / "manifest.json")
-    bases = (run, data / study.base_of(row, seed))
+    bases = (run, data / (row.base or study.base))
     manifests = (folder / "rnn" / "manifest.json" for folder in bases)
     dynamics = next((path for path in manifests if path.exists()), None)
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 SEEDS = (1, 2, 3)
 SEARCHED = ("controller.population=64", "controller.diagonal=true")
@@ -29,7 +29,6 @@ class Row:
         seeds: of its runs.
         base: what it is a variant of, instead of the study's base: a run, or the folder of an
             agent, whose VAE is used and whose controller collects where that is configured.
-        of: name of the row in the same table whose agents are evaluated, where nothing is trained.
     """
 
     table: str
@@ -38,13 +37,10 @@ class Row:
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = SEEDS
     base: str | None = None
-    of: str | None = None
 
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages that differ from those of the base, and the evaluation."""
-        if self.of is not None:
-            return ("evaluate",)
         if self.base == AGENT:
             return ("rollouts", "vae", "rnn", "controller", "evaluate")
         own_dynamics = any(word.startswith("rnn.") for word in self.overrides)
@@ -71,21 +67,13 @@ class Study:
         """The name of a run."""
         return f"study/{row.table}/{row.name}-{seed}"
 
-    def trained(self, row: Row, seed: int) -> str:
-        """The name of the run whose agent is evaluated."""
-        return self.run(row if row.of is None else replace(row, name=row.of), seed)
-
-    def base_of(self, row: Row, seed: int) -> str:
-        """The run or the agent's folder that a run goes on from."""
-        return self.trained(row, seed) if row.of else row.base or self.base
-
     def command(self, row: Row, stage: str, seed: int) -> list[str]:
         """One stage of a run."""
         return [
             *("python", "-m", "worldmodels", f"stage={stage}", "preset=laptop"),
-            *(f"base={self.base_of(row, seed)}", f"run={self.run(row, seed)}", f"seed={seed}"),
+            *(f"base={row.base or self.base}", f"run={self.run(row, seed)}", f"seed={seed}"),
             *("rnn.baselines=false", "evaluate.video=false", *self.overrides),
-            *(self.kept if row.base or row.of else ()),
+            *(self.kept if row.base else ()),
             *row.overrides,
         ]
 
@@ -125,7 +113,6 @@ def carracing() -> Study:
             Row("memory", "run", "as in the base run", (), one, AGENT),
             *(Row("memory", *row, one, "study/memory/run-1") for row in _dynamics_variants()),
             *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
-            *_noise(),
         ),
         ("~bootstrap", "vae.epochs=0"),  # the agent replaces the bootstrap run
     )
@@ -154,26 +141,6 @@ def _slips() -> tuple[Variant, ...]:
             *((0.1, "ε = 0.1"), (0.01, "ε = 0.01")),
         )
     )
-
-
-def _noise() -> tuple[Row, ...]:
-    """Noise of the environment in all stages, or in the evaluation of the first row's agents.
-
-    Every row that is trained goes on from the shipped agent's VAE, on episodes of that agent in the
-    row's environment.
-    """
-    trained = ("vae.epochs=4", "rollouts.noise=0.05", "rnn.epochs=15")
-    sticky, colours = "env.sticky_actions=0.25", "env.kwargs={domain_randomize: true}"
-    rows = [Row("noise", "reference", "as the environment is", trained, base=AGENT)]
-    for name, what, noise in (
-        ("sticky", "sticky actions, 0.25", sticky),
-        ("colours", "new colours in each episode", colours),
-    ):
-        evaluated = f"{what}, in evaluation only"
-        rows.append(Row("noise", f"{name}-evaluated", evaluated, (noise,), of="reference"))
-        both = f"{what}, in training and evaluation"
-        rows.append(Row("noise", name, both, (*trained, noise), base=AGENT))
-    return tuple(rows)
 
 
 def _temperatures() -> tuple[Variant, ...]:
