@@ -26,8 +26,8 @@ from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.reporting.calibration import calibrate
 from worldmodels.reporting.closed_loop import read_horizons
-from worldmodels.reporting.open_loop import open_loop
-from worldmodels.reporting.pictures import compare_episode
+from worldmodels.reporting.open_loop import open_loop_world, under_recorded_actions
+from worldmodels.reporting.pictures import compare_episode, decode, posterior_means
 from worldmodels.runs.manifests import read_manifest
 from worldmodels.runs.provenance import provenance
 from worldmodels.stages.calibration import models
@@ -36,8 +36,8 @@ from worldmodels.training.encode import encode_episodes
 
 STEPS = (1, 3, 10, 30, 100)
 """Steps after which the open-loop error is stated."""
-CURVE = 100
-"""Steps of the curve of errors."""
+PAIRED = 2000
+"""Frames whose differences are those of unrelated frames; half of them are reconstructed."""
 UNITS = {"vae": "images/s", "rnn": "transitions/s"}
 """Stage -> the unit of its throughput."""
 
@@ -173,28 +173,42 @@ def _module(model: Encoder | DynamicsModel) -> torch.nn.Module:
     return model
 
 
+@torch.inference_mode()
 def open_loop_errors(
     encoder: Encoder, dynamics: DynamicsModel, held_out: EpisodeSet
 ) -> dict[str, Any]:
-    """Errors of latents, predicted from the first frame and the recorded actions at temperature 1.
+    """Errors of frames, predicted from the first one and the recorded actions at temperature 1.
 
-    They are shares of the error of unrelated frames (`OpenLoopResult.reference_error`), so that
-    encoders are comparable.
+    They are root mean squares over episodes and pixels, as shares of that between unrelated frames,
+    so that encoders are comparable.
 
     Returns:
-        ``errors``, a row for each of `STEPS` that an episode is long enough for, with the number of
-        these episodes; and ``curve``, the errors after 1 to `CURVE` steps.
+        ``reconstruction``, the error of reconstructed frames; and ``errors``, a row for each of
+        `STEPS` that an episode is long enough for, with the number of these episodes.
     """
-    found = open_loop(encoder, dynamics, held_out, temperatures=(1.0,))
-    errors = found.rollouts[0].latent_error / found.reference_error  # (E, T)
-    long = (~np.isnan(errors)).sum(axis=0)  # (T,)
-    mean = np.nansum(errors, axis=0) / long
-    rows = [
-        {"steps": steps, "episodes": int(long[steps - 1]), "error": float(mean[steps - 1])}
-        for steps in STEPS
-        if steps <= len(mean)
-    ]
-    return {"errors": rows, "curve": mean[:CURVE].round(4).tolist()}
+    episodes = [held_out.episode(number) for number in range(held_out.num_episodes)]
+    latents = [posterior_means(encoder, episode.frames) for episode in episodes]
+    frames = np.concatenate([episode.frames for episode in episodes])
+    order = np.random.default_rng(0).permutation(len(frames))[:PAIRED]
+    first, second = order[: len(order) // 2], order[(len(order) + 1) // 2 :]
+    unrelated = _difference(frames[first], frames[second])
+    reconstructed = decode(encoder, torch.cat(latents)[first])
+    world, rows = open_loop_world(dynamics, 1.0), []
+    world.begin(torch.stack([mean[0] for mean in latents]), [one.seed for one in episodes])
+    for before, running, _ in under_recorded_actions(world, [one.actions for one in episodes]):
+        if (steps := before + 1) in STEPS:
+            recorded = np.stack([episodes[number].frames[steps] for number in running])
+            error = _difference(decode(encoder, world.latents), recorded) / unrelated
+            rows.append({"steps": steps, "episodes": len(running), "error": error})
+    return {
+        "reconstruction": _difference(reconstructed, frames[first]) / unrelated,
+        "errors": rows,
+    }
+
+
+def _difference(frames: np.ndarray, others: np.ndarray) -> float:
+    """The root mean square of the difference of frames, uint8."""
+    return float(np.sqrt(np.square(frames.astype(np.float32) - others).mean()))
 
 
 def calibrated(encoder: Encoder, dynamics: DynamicsModel, held_out: EpisodeSet) -> dict[str, Any]:

@@ -125,7 +125,7 @@ TINY = Size(
 )
 WORDS = {
     "carracing": ("env=carracing", "evaluate.engine=native"),
-    "takecover": ("env=takecover", "env.frame_skip=4", "controller.temperature=1.0"),
+    "takecover": ("env=takecover", "env.frame_skip=4"),
 }
 """Environment -> words of every command."""
 EVERY = (

@@ -91,6 +91,7 @@ COSTS = (
 )
 PREDICTIONS = (
     Measure("validation, nats per dimension", lambda r: r["nll"], 3, -1, encoder=True),
+    Measure("reconstruction error", lambda r: r["open_loop"]["reconstruction"], 3, -1),
     *(
         Measure(f"open-loop error, {n} step{'s' * (n > 1)}", _error(n), 2, -1)
         for n in (1, 10, 30, 100)

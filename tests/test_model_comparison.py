@@ -2,19 +2,24 @@
 runs in ``test_model_comparison_runs.py``."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from markdown_cells import cells
 
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.errors import ConfigError
 from worldmodels.files.atomic import write_json
+from worldmodels.models.mdnrnn import MDNRNN
+from worldmodels.models.vae import ConvVAE
 from worldmodels.planning.timing import FitRate
+from worldmodels.reporting.open_loop import open_loop
 from worldmodels.reporting.scores import AGENT_IN_DREAM, summarise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,6 +94,36 @@ def test_the_time_of_an_epoch_has_the_padding_of_short_episodes(
     assert computed == pytest.approx(sum(-(-number // 40) * 40 for number in steps))
 
 
+def test_open_loop_errors_are_those_of_the_frames_in_the_picture(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    """Of one episode of eleven steps, whose picture has a column for each of its frames."""
+    rng, episode = np.random.default_rng(1), blank_episode(11)
+    frames = rng.integers(0, 256, (12, 1, 1, 3), np.uint8) + np.zeros((12, 64, 64, 3), np.uint8)
+    write_shard(tmp_path / "shard-00000.h5", [replace(episode, frames=frames)], {})
+    torch.manual_seed(0)
+    encoder, dynamics, episodes = ConvVAE(8), MDNRNN(8, 1, 16), EpisodeSet.open([tmp_path])
+    measures = importlib.import_module("comparison_measures")
+    found = measures.open_loop_errors(encoder, dynamics, episodes)
+
+    image = open_loop(encoder, dynamics, episodes, temperatures=(1.0,)).image[..., :3]
+    rows = image.reshape(3, 66, 12, 66, 3)[:, 1:-1, :, 1:-1].transpose(0, 2, 1, 3, 4)
+    recorded, reconstructed, predicted = rows.astype(np.float64)
+    order = np.random.default_rng(0).permutation(12)
+    unrelated = rms(recorded[order[:6]] - recorded[order[6:]])
+    expected = rms(reconstructed[order[:6]] - recorded[order[:6]]) / unrelated
+    assert found["reconstruction"] == pytest.approx(expected, rel=1e-5)
+    assert [(one["steps"], one["episodes"]) for one in found["errors"]] == [(1, 1), (3, 1), (10, 1)]
+    for one in found["errors"]:
+        steps = one["steps"]
+        expected = rms(predicted[steps] - recorded[steps]) / unrelated
+        assert one["error"] == pytest.approx(expected, rel=1e-5)
+
+
+def rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.square(values).mean()))
+
+
 def blank_episode(steps: int) -> Episode:
     frames = np.zeros((steps + 1, 64, 64, 3), np.uint8)
     actions, rewards = np.zeros((steps, 1), np.float32), np.zeros(steps, np.float32)
@@ -120,7 +155,10 @@ def result(row: str, seed: int, nll: float, returns: list[float], recall: float 
         "encoder_name": "resnet" if row == "resnet" else "conv_vae",
         "encoder": {**part, "images/s": 500.0},
         "dynamics": {**part, "transitions/s": 20_000.0 + seed},
-        "open_loop": {"errors": [{"steps": 1, "episodes": 4, "error": 0.1 * seed}]},
+        "open_loop": {
+            "reconstruction": 0.05,
+            "errors": [{"steps": 1, "episodes": 4, "error": 0.1 * seed}],
+        },
         "calibration": {
             "horizons": horizons,
             "failures": {"recall": recall, "precision": 0.5, "brier": 0.125},

@@ -71,8 +71,7 @@ def test_rows_accumulate_across_commands_and_a_stop(
         for part in (row["encoder"], row["dynamics"]):
             assert 0 < part["training_s"] < part["stage_s"]
         errors = [one["error"] for one in row["open_loop"]["errors"]]
-        assert len(row["open_loop"]["curve"]) >= 30
-        assert np.isfinite(errors).all()
+        assert np.isfinite([*errors, row["open_loop"]["reconstruction"]]).all()
         assert row["controllers"].keys() == {"dream", "real"}
         assert {"agent", "agent in the dream"} <= row["controllers"]["dream"]["scores"].keys()
     # One encoder: what it cost is in each row, and the networks of the rows differ.
