@@ -8,8 +8,10 @@
 The rows of an environment and a seed are trained on the same episodes, each network for about
 `--seconds` of processor time on one thread: its epochs are chosen by its measured throughput, when
 a row of any seed first needs them, and kept for all seeds. An epoch is never divided, so that
-encoders differ by up to half of one; results state the seconds. With `--epochs` they are those of
-an earlier result, on whatever machine. Rows `gru` and `transformer` use the encoder of row `paper`.
+encoders differ by up to half of one; results state the seconds. A model that is not the paper's has
+the better of the two learning rates of ``preset=quick``, by the validation loss on the episodes of
+the first seed. With `--settings` epochs and learning rates are those of an earlier result, on
+whatever machine. Rows `gru` and `transformer` use the encoder of row `paper`.
 
 A controller is trained by CMA-ES in the learned model, with equal steps for all rows, and evaluated
 there and in the environment; in CarRacing, where each action is held for four frames as in
@@ -18,8 +20,8 @@ too. After SIGKILL, the stage that was running ends by itself: until then the sa
 with an error that names it.
 
 Results of all environments, rows and seeds are collected in ``model_comparison.json``, whatever was
-there before; pictures are ``dreams-<environment>.png``. In ``--list`` epochs that are not measured
-yet are ``?``; the script runs its commands with OMP_NUM_THREADS=1 and LOKY_MAX_CPU_COUNT=1.
+there before; pictures are ``dreams-<environment>.png``. In ``--list`` what is not chosen yet is
+``?``; the script runs its commands with OMP_NUM_THREADS=1 and LOKY_MAX_CPU_COUNT=1.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from typing import Any
 
 from comparison_data import KINDS, SOURCES, config_of, record, recorded
 from comparison_measures import Folders, budget, dreams, measure
+from comparison_rows import DATA, DREAMT, EVERY, FULL, PAPER, RATES, ROWS, TINY, WORDS, Row, Size
 
 from worldmodels.agents.model_files import load_dynamics, load_encoder
 from worldmodels.config.schema import Config
@@ -44,6 +47,7 @@ from worldmodels.errors import EXIT_STOPPED, ConfigError, Stopped
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.pictures import save_picture
 from worldmodels.runs.artifacts import Run
+from worldmodels.runs.manifests import read_manifest
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import say
 from worldmodels.system import interrupts
@@ -55,88 +59,6 @@ POLL = 0.2
 
 
 @dataclass(frozen=True)
-class Row:
-    """A pair of models.
-
-    Args:
-        name: of the row and of its runs, with the seed after it.
-        encoder: ``vae.encoder``.
-        dynamics: ``rnn.model``.
-    """
-
-    name: str
-    encoder: str = "conv_vae"
-    dynamics: str = "mdn_rnn"
-
-
-PAPER = Row("paper")
-ROWS = (
-    PAPER,
-    Row("gru", dynamics="gru"),
-    Row("transformer", dynamics="transformer"),
-    Row("resnet", encoder="resnet"),
-    Row("conv3d", encoder="conv3d"),
-)
-DREAMT = ("paper", "gru", "transformer")
-"""Rows in the picture, from the top."""
-DATA = "data"
-"""Named like a row on the command line: the episodes of all rows."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large a comparison is.
-
-    Args:
-        folder: of its runs, below that of the data.
-        frames: recorded for training and validation, and held out; by `KINDS`.
-        probe: seconds of a measurement of throughput.
-        words: of every command.
-        steps: world -> words that bound a controller's training in it.
-    """
-
-    folder: str
-    frames: tuple[int, int]
-    probe: float
-    words: tuple[str, ...]
-    steps: dict[str, tuple[str, ...]]
-
-
-SEARCH = (
-    *("controller.population=32", "controller.diagonal=true", "controller.eval_interval=5"),
-    "controller.eval_episodes=16",
-)
-FULL = Size(
-    "model_comparison",
-    (100_000, 10_000),
-    30.0,
-    ("preset=quick", "evaluate.episodes=100", *SEARCH),
-    {
-        "dream": ("controller.total_steps=2_000_000",),
-        "real": ("controller.total_steps=600_000",),
-    },
-)
-TINY = Size(
-    "model_comparison-tiny",
-    (600, 600),
-    0.1,
-    ("preset=smoke", "controller.pca_components=8"),
-    {"dream": (), "real": ()},
-)
-WORDS = {
-    "carracing": ("env=carracing", "evaluate.engine=native"),
-    "takecover": ("env=takecover", "env.frame_skip=4"),
-}
-"""Environment -> words of every command."""
-EVERY = (
-    *("workers.processes=0", "device=cpu", "rnn.baselines=false", "evaluate.video=false"),
-    *("controller.features=zh", "controller.latent=sampled"),
-)
-"""Words of every command: one process with one thread, and inputs of the controller that each of
-the dynamics models has."""
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The rows of an environment.
 
@@ -144,7 +66,7 @@ class Comparison:
         env: its name.
         data: folder of all runs.
         size: of the comparison.
-        given: model -> epochs, which are then not measured.
+        given: `settings` of an earlier result, which are then not chosen again.
     """
 
     env: str
@@ -158,9 +80,9 @@ class Comparison:
         return self.data / self.size.folder / self.env
 
     @property
-    def budgets_path(self) -> Path:
-        """The file of the epochs that were measured."""
-        return self.root / "epochs.json"
+    def settings_path(self) -> Path:
+        """The file of `settings`."""
+        return self.root / "settings.json"
 
     def result(self, row: Row, seed: int) -> Path:
         """The file of the measures of a row."""
@@ -180,23 +102,27 @@ class Comparison:
         """The configuration that the commands of a row have in common."""
         return config_of([*self.words(row, seed), f"run={self.run(row.name, seed)}"])
 
-    def budgets(self) -> dict[str, Any]:
-        """Model -> its epochs, as far as they are known; see `budget`."""
-        return self.given or (read_json(self.budgets_path) if self.budgets_path.exists() else {})
+    def settings(self) -> dict[str, Any]:
+        """Model -> its epochs (see `budget`) and its learning rate, as far as they are known."""
+        return self.given or (read_json(self.settings_path) if self.settings_path.exists() else {})
+
+    def keep(self, model: str, chosen: dict[str, Any]) -> None:
+        """Write the settings of a model; those that other processes wrote stay."""
+        write_json(self.settings_path, self.settings() | {model: chosen})
 
     def commands(self, row: Row, seed: int) -> list[list[str]]:
         """The stages of a row, in their order."""
-        known = self.budgets()
-        vae, rnn = (
-            f"{stage}.epochs={known.get(model, {}).get('epochs', '?')}"
-            for stage, model in (("vae", row.encoder), ("rnn", row.dynamics))
-        )
+        known = self.settings()
         words, run = self.words(row, seed), self.run(row.name, seed)
         own = self._in(run, seed)
-        found = [
-            ["stage=vae", *self._in(self.encoder_run(row, seed), seed), vae],
-            ["stage=rnn", *own, rnn],
-        ]
+        places = {"vae": self._in(self.encoder_run(row, seed), seed), "rnn": own}
+        found = []
+        for stage, model in row.models.items():
+            chosen = [f"{stage}.epochs={known.get(model, {}).get('epochs', '?')}"]
+            if stage in row.tuned:
+                rate = known.get(model, {}).get("learning_rate", "?")
+                chosen.append(f"{stage}.learning_rate={rate}")
+            found.append([f"stage={stage}", *places[stage], *chosen])
         runs = {"dream": own}
         if self.env == "carracing":
             agent = self.data / run / "controller" / "agent"
@@ -225,14 +151,37 @@ class Comparison:
 
     def choose_epochs(self, row: Row, seed: int, seconds: float) -> None:
         """Measure the models of a row whose epochs are not known."""
-        known = self.budgets()
-        for stage, model in (("vae", row.encoder), ("rnn", row.dynamics)):
+        known = self.settings()
+        for stage, model in row.models.items():
             if model in known:
                 continue
             config, episodes = self.config(row, seed), self.episodes(DATA, seed)
-            known[model] = budget(config, episodes, stage, seconds, self.size.probe)
-            write_json(self.budgets_path, known)
-            say(f"{self.env}: {model}: {known[model]['epochs']} epochs")
+            chosen = budget(config, episodes, stage, seconds, self.size.probe)
+            self.keep(model, chosen)
+            say(f"{self.env}: {model}: {chosen['epochs']} epochs")
+
+    def choose_rates(self, row: Row) -> None:
+        """Train the model of a row that is not the paper's, if its learning rate is not known, with
+        each of `RATES` on the episodes of the first seed: the least validation loss decides."""
+        known = self.settings()
+        for stage, model in row.tuned.items():
+            if "learning_rate" in known[model]:
+                continue
+            self.episodes(DATA, SEEDS[0])
+            vae, rnn, *_ = self.commands(row, SEEDS[0])
+            if stage == "rnn":
+                execute(vae)
+            losses, replaced = {}, ("run=", f"{stage}.learning_rate=")
+            line = vae if stage == "vae" else rnn
+            kept = [word for word in line if not word.startswith(replaced)]
+            for rate in RATES:
+                run = self.run(f"rates/{model}-{rate}", SEEDS[0])
+                execute([*kept, f"run={run}", f"{stage}.learning_rate={rate}"])
+                manifest = read_manifest(self.data / run / stage)
+                losses[rate] = manifest["summary"]["loss"]
+            best = min(losses, key=losses.__getitem__)
+            self.keep(model, known[model] | {"learning_rate": best, "losses": losses})
+            say(f"{self.env}: {model}: learning rate {best} of {losses}")
 
     def finish(self, row: Row, seed: int) -> None:
         """Measure a row whose stages are finished."""
@@ -288,14 +237,14 @@ def execute(command: list[str]) -> None:
 def collect(comparison: Comparison) -> None:
     """Join the results with those that ``model_comparison.json`` has."""
     path = comparison.data / f"{comparison.size.folder}.json"
-    before: dict[str, Any] = read_json(path) if path.exists() else {"epochs": {}, "rows": []}
+    before: dict[str, Any] = read_json(path) if path.exists() else {"settings": {}, "rows": []}
     found = (read_json(one) for one in sorted(comparison.root.glob("results/*.json")))
     rows = {(one["env"], one["row"], one["seed"]): one for one in (*before["rows"], *found)}
     order = [row.name for row in ROWS]
     keys = sorted(rows, key=lambda key: (key[0], order.index(key[1]), key[2]))
-    known = before["epochs"].get(comparison.env, {}) | comparison.budgets()
-    epochs = before["epochs"] | {comparison.env: known}
-    write_json(path, {**provenance(), "epochs": epochs, "rows": [rows[key] for key in keys]})
+    known = before["settings"].get(comparison.env, {}) | comparison.settings()
+    settings = before["settings"] | {comparison.env: known}
+    write_json(path, {**provenance(), "settings": settings, "rows": [rows[key] for key in keys]})
     say(f"wrote {path}: {len(rows)} results; python docs/render.py {path} takes it over")
 
 
@@ -306,26 +255,27 @@ def complete(comparison: Comparison, row: Row, seed: int, seconds: float) -> Non
     else:
         comparison.episodes(DATA, seed)
         comparison.choose_epochs(row, seed, seconds)
+        comparison.choose_rates(row)
         for command in comparison.commands(row, seed):
             execute(command)
         comparison.finish(row, seed)
     collect(comparison)
 
 
-def chosen_epochs(path: Path | None, env: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """The epochs of an earlier result, by model; none without a file.
+def earlier_settings(path: Path | None, env: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """The settings of an earlier result, by model; none without a file.
 
     Raises:
         ConfigError: it lacks a model of `rows`.
     """
     if path is None:
         return {}
-    found: dict[str, Any] = read_json(path)["epochs"].get(env, {})
-    missing = {name for row in rows for name in (row.encoder, row.dynamics)} - found.keys()
+    found: dict[str, Any] = read_json(path)["settings"].get(env, {})
+    missing = {name for row in rows for name in row.models.values()} - found.keys()
     if missing:
         raise ConfigError(
-            f"--epochs {path}: has no epochs of {min(missing)} for {env}; leave it out, or name"
-            " other rows"
+            f"--settings {path}: has none of {min(missing)} for {env}; leave it out, or name other"
+            " rows"
         )
     return found
 
@@ -340,7 +290,7 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", help=f"of {', '.join(names)}; all without")
     parser.add_argument("--seed", type=int, choices=SEEDS, help="one seed; all without")
     parser.add_argument("--seconds", type=float, default=300.0, help="training of each network")
-    parser.add_argument("--epochs", type=Path, help="an earlier model_comparison.json")
+    parser.add_argument("--settings", type=Path, help="an earlier model_comparison.json")
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--list", action="store_true", help="print the commands instead")
     parser.add_argument("--tiny", action="store_true", help="next to no data: to try the script")
@@ -349,7 +299,7 @@ def main() -> None:
         parser.error(f"{unknown[0]}: no such row; choose from {', '.join(names)}")
     wanted = [row for row in ROWS if row.name in (options.rows or names)]
     try:
-        given = chosen_epochs(options.epochs, options.env, wanted)
+        given = earlier_settings(options.settings, options.env, wanted)
     except ConfigError as error:
         parser.error(str(error))
     size = TINY if options.tiny else FULL

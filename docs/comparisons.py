@@ -171,6 +171,10 @@ def verdict(record: dict[str, Any], env: str) -> str:
     return tables.markdown_table(("", "paper", "best of the others", "better"), rows)
 
 
+TABLES = {"verdict": verdict, "costs": costs, "predictions": predictions, "scores": scores}
+"""Name -> who writes it, from the record and the name of an environment."""
+
+
 def _winner(paper: Sequence[float], other: Sequence[float], better: int, name: str) -> str:
     """Which row has the better values, or that this is not shown."""
     if min(len(paper), len(other)) < 2:
@@ -195,15 +199,14 @@ def _encoder(results: Sequence[Result]) -> str:
 
 
 def _table(found: dict[str, list[Result]], measures: Sequence[Measure]) -> str:
-    rows = [
-        [
-            name,
-            str(len(results)),
-            *(_cell(_values(measure, results), measure.digits) for measure in measures),
-        ]
-        for name, results in found.items()
-    ]
-    return tables.markdown_table(["", "seeds", *(one.name for one in measures)], rows)
+    """A row for each measure, a column for each pair of models; empty without results."""
+    if not found:
+        return ""
+    rows = [["seeds", *(str(len(results)) for results in found.values())]]
+    for measure in measures:
+        values = (_values(measure, results) for results in found.values())
+        rows.append([measure.name, *(_cell(one, measure.digits) for one in values)])
+    return tables.markdown_table(["", *found], rows)
 
 
 def _values(measure: Measure, results: Sequence[Result]) -> list[float]:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,11 +64,12 @@ def test_rows_accumulate_across_commands_and_a_stop(
         ("gru", 1),
         ("transformer", 1),
     ]
-    epochs = record["epochs"]["carracing"]
-    assert epochs.keys() == {"conv_vae", "mdn_rnn", "gru", "transformer"}
+    settings = record["settings"]["carracing"]
+    assert settings.keys() == {"conv_vae", "mdn_rnn", "gru", "transformer"}
+    check_rates(settings, runs)
     for row in record["rows"]:
-        assert row["encoder"]["epochs"] == epochs["conv_vae"]["epochs"]
-        assert row["dynamics"]["epochs"] == epochs[row["dynamics_name"]]["epochs"]
+        assert row["encoder"]["epochs"] == settings["conv_vae"]["epochs"]
+        assert row["dynamics"]["epochs"] == settings[row["dynamics_name"]]["epochs"]
         for part in (row["encoder"], row["dynamics"]):
             assert 0 < part["training_s"] < part["stage_s"]
         errors = [one["error"] for one in row["open_loop"]["errors"]]
@@ -92,6 +94,20 @@ def test_rows_accumulate_across_commands_and_a_stop(
     assert read_json(path)["rows"] == record["rows"]
     monkeypatch.syspath_prepend(ROOT / "docs")
     pages = importlib.import_module("comparisons")
-    for table in (pages.costs, pages.predictions, pages.scores):
-        names = [line.split("|")[1].strip() for line in table(record, "carracing").splitlines()[2:]]
-        assert names == ["paper", "gru", "transformer"]
+    for table in (pages.costs, pages.predictions):
+        head = table(record, "carracing").splitlines()[0]
+        assert [cell.strip() for cell in head.split("|")[2:-1]] == ["paper", "gru", "transformer"]
+    lines = pages.scores(record, "carracing").splitlines()[2:]
+    assert [line.split("|")[1].strip() for line in lines] == ["paper", "gru", "transformer"]
+
+
+def check_rates(settings: dict[str, Any], runs: Path) -> None:
+    """The paper's models have the rates of the preset, others the better one."""
+    tuned = {model: chosen for model, chosen in settings.items() if "learning_rate" in chosen}
+    assert tuned.keys() == {"gru", "transformer"}
+    for model, chosen in tuned.items():
+        losses = chosen["losses"]
+        assert losses.keys() == {"1e-3", "3e-3"}
+        assert chosen["learning_rate"] == min(losses, key=losses.__getitem__)
+        manifest = read_json(runs / f"{model}-1" / "rnn" / "manifest.json")
+        assert manifest["config"]["rnn.learning_rate"] == float(chosen["learning_rate"])
