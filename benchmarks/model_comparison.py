@@ -266,12 +266,18 @@ def earlier_settings(path: Path | None, env: str, rows: Sequence[Row]) -> dict[s
     """The settings of an earlier result, by model; none without a file.
 
     Raises:
-        ConfigError: it lacks a model of `rows`.
+        ConfigError: it lacks a model of `rows`, or its learning rate.
     """
     if path is None:
         return {}
     found: dict[str, Any] = read_json(path)["settings"].get(env, {})
-    missing = {name for row in rows for name in row.models.values()} - found.keys()
+    complete = {name for name, chosen in found.items() if "learning_rate" in chosen}
+    missing = {
+        name
+        for row in rows
+        for stage, name in row.models.items()
+        if name not in (complete if stage in row.tuned else found)
+    }
     if missing:
         raise ConfigError(
             f"--settings {path}: has none of {min(missing)} for {env}; leave it out, or name other"

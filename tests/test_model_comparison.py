@@ -142,11 +142,17 @@ def test_settings_of_an_earlier_result_serve_the_rows_whose_models_it_has(
     script: ModuleType, tmp_path: Path
 ) -> None:
     path = tmp_path / "model_comparison.json"
-    measured = {"conv_vae": {"epochs": 3}, "gru": {"epochs": 40}}
+    measured = {
+        "conv_vae": {"epochs": 3},
+        "gru": {"epochs": 40, "learning_rate": "1e-3"},
+        "transformer": {"epochs": 20},  # its learning rate was not chosen yet
+    }
     write_json(path, {"settings": {"carracing": measured}, "rows": []})
-    paper, gru, *_ = script.ROWS
+    paper, gru, transformer, *_ = script.ROWS
     assert script.earlier_settings(path, "carracing", [gru]) == measured
     assert script.earlier_settings(None, "carracing", [gru]) == {}
+    with pytest.raises(ConfigError, match="none of transformer for carracing"):
+        script.earlier_settings(path, "carracing", [gru, transformer])
     with pytest.raises(ConfigError, match="none of mdn_rnn for carracing"):
         script.earlier_settings(path, "carracing", [paper, gru])
     with pytest.raises(ConfigError, match="none of conv_vae for takecover"):
