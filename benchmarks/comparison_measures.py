@@ -129,6 +129,7 @@ def trained(
     return {
         "parameters": sum(part.numel() for part in model.parameters()),
         "epochs": epochs,
+        "learning_rate": manifest["config"][f"{stage}.learning_rate"],
         "training_s": seen / rate,
         "stage_s": manifest["resources"]["cpu_s"],
         "wall_s": manifest["wall_s"],

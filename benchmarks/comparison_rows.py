@@ -40,8 +40,8 @@ ROWS = (
     Row("conv3d", encoder="conv3d"),
 )
 RATES = ("1e-3", "3e-3")
-"""Learning rates of ``preset=quick`` for encoder and dynamics model, one of which a model has that
-is not the paper's."""
+"""Learning rates that are tried for a model that is not the paper's: those of ``preset=quick`` for
+encoder and dynamics model."""
 DREAMT = ("paper", "gru", "transformer")
 """Rows in the picture, from the top."""
 DATA = "data"

@@ -66,7 +66,7 @@ def measure(name: str, agent: str, episodes: int, first_seed: int) -> dict[str, 
                 "failed": float(np.mean(found.returns < 500)),
             }
         )
-    return {"name": name, "agent": agent, "rows": rows}
+    return {"name": name, "agent": agent, "rows": rows, "commit": provenance()["commit"]}
 
 
 def earlier(path: Path, tracks: dict[str, int], names: set[str]) -> list[dict[str, Any]]:

@@ -19,9 +19,10 @@ there and in the environment; in CarRacing, where each action is held for four f
 too. After SIGKILL, the stage that was running ends by itself: until then the same command stops
 with an error that names it.
 
-Results of all environments, rows and seeds are collected in ``model_comparison.json``, whatever was
-there before; pictures are ``dreams-<environment>.png``. In ``--list`` what is not chosen yet is
-``?``; the script runs its commands with OMP_NUM_THREADS=1 and LOKY_MAX_CPU_COUNT=1.
+Results of all environments, rows and seeds are collected in ``model_comparison.json``; those that
+it had before stay, unless they were made with other epochs or learning rates. Pictures are
+``dreams-<environment>.png``. In ``--list`` what is not chosen yet is ``?``; the script runs its
+commands with OMP_NUM_THREADS=1 and LOKY_MAX_CPU_COUNT=1.
 """
 
 from __future__ import annotations
@@ -235,17 +236,28 @@ def execute(command: list[str]) -> None:
 
 
 def collect(comparison: Comparison) -> None:
-    """Join the results with those that ``model_comparison.json`` has."""
+    """Join the results with those of the same settings that ``model_comparison.json`` has."""
     path = comparison.data / f"{comparison.size.folder}.json"
     before: dict[str, Any] = read_json(path) if path.exists() else {"settings": {}, "rows": []}
     found = (read_json(one) for one in sorted(comparison.root.glob("results/*.json")))
-    rows = {(one["env"], one["row"], one["seed"]): one for one in (*before["rows"], *found)}
+    known = before["settings"].get(comparison.env, {}) | comparison.settings()
+    kept = (one for one in before["rows"] if one["env"] != comparison.env or current(one, known))
+    rows = {(one["env"], one["row"], one["seed"]): one for one in (*kept, *found)}
     order = [row.name for row in ROWS]
     keys = sorted(rows, key=lambda key: (key[0], order.index(key[1]), key[2]))
-    known = before["settings"].get(comparison.env, {}) | comparison.settings()
     settings = before["settings"] | {comparison.env: known}
     write_json(path, {**provenance(), "settings": settings, "rows": [rows[key] for key in keys]})
     say(f"wrote {path}: {len(rows)} results; python docs/render.py {path} takes it over")
+
+
+def current(result: dict[str, Any], known: dict[str, Any]) -> bool:
+    """Whether the models of a result have the epochs and the learning rates of the settings."""
+    for part in ("encoder", "dynamics"):
+        trained, chosen = result[part], known[result[f"{part}_name"]]
+        rate = chosen.get("learning_rate", trained["learning_rate"])
+        if (trained["epochs"], trained["learning_rate"]) != (chosen["epochs"], float(rate)):
+            return False
+    return True
 
 
 def complete(comparison: Comparison, row: Row, seed: int, seconds: float) -> None:

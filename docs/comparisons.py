@@ -171,10 +171,6 @@ def verdict(record: dict[str, Any], env: str) -> str:
     return tables.markdown_table(("", "paper", "best of the others", "better"), rows)
 
 
-TABLES = {"verdict": verdict, "costs": costs, "predictions": predictions, "scores": scores}
-"""Name -> who writes it, from the record and the name of an environment."""
-
-
 def _winner(paper: Sequence[float], other: Sequence[float], better: int, name: str) -> str:
     """Which row has the better values, or that this is not shown."""
     if min(len(paper), len(other)) < 2:

@@ -29,8 +29,11 @@ def test_columns_of_other_names_stay_and_those_on_other_tracks_do_not(
         monkeypatch.setattr(worldmodels, "evaluate", evaluate)
         words = [*agents, f"--first-seed={first_seed}", f"--out={path}"]
         monkeypatch.setattr(sys, "argv", ["generalisation", *words])
+        monkeypatch.setattr(script, "provenance", lambda: {"commit": f"of {score}"})
         script.main()
-        return {one["agent"]: one["rows"][0]["mean"] for one in read_json(path)["figures"]}
+        figures = read_json(path)["figures"]
+        assert all(one["commit"] == f"of {one['rows'][0]['mean']}" for one in figures)
+        return {one["agent"]: one["rows"][0]["mean"] for one in figures}
 
     measured(["quick=a", "quick=b", "sticky=c"], 1.0)
     assert measured(["quick=d"], 2.0) == {"c": 1.0, "d": 2.0}

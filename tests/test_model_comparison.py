@@ -15,7 +15,7 @@ from markdown_cells import cells
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
 from worldmodels.errors import ConfigError
-from worldmodels.files.atomic import write_json
+from worldmodels.files.atomic import read_json, write_json
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
 from worldmodels.planning.timing import FitRate
@@ -157,6 +157,36 @@ def test_settings_of_an_earlier_result_serve_the_rows_whose_models_it_has(
         script.earlier_settings(path, "carracing", [paper, gru])
     with pytest.raises(ConfigError, match="none of conv_vae for takecover"):
         script.earlier_settings(path, "takecover", [gru])
+
+
+def test_results_of_other_settings_leave_the_file(script: ModuleType, tmp_path: Path) -> None:
+    def trained(epochs: int, rate: float) -> dict[str, Any]:
+        return {"epochs": epochs, "learning_rate": rate}
+
+    def made(row: str, seed: int, dynamics: dict[str, Any]) -> dict[str, Any]:
+        names = {"encoder_name": "conv_vae", "dynamics_name": "gru" if row == "gru" else "mdn_rnn"}
+        key = {"env": "takecover", "row": row, "seed": seed}
+        return {**key, **names, "encoder": trained(2, 1e-3), "dynamics": dynamics}
+
+    rows = [
+        made("paper", 1, trained(9, 3e-3)),
+        made("paper", 2, trained(8, 3e-3)),  # other epochs
+        made("gru", 1, trained(7, 1e-3)),
+        made("gru", 2, trained(7, 3e-3)),  # another learning rate
+        made("gru", 3, trained(6, 3e-3)) | {"env": "carracing"},
+    ]
+    path = tmp_path / f"{script.FULL.folder}.json"
+    write_json(path, {"settings": {}, "rows": rows})
+    comparison = script.Comparison("takecover", tmp_path, script.FULL, {})
+    comparison.keep("conv_vae", {"epochs": 2})
+    comparison.keep("mdn_rnn", {"epochs": 9})
+    # What another process chose stays.
+    other = script.Comparison("takecover", tmp_path, script.FULL, {})
+    other.keep("gru", {"epochs": 7, "learning_rate": "1e-3"})
+    script.collect(comparison)
+    found = [(one["env"], one["row"], one["seed"]) for one in read_json(path)["rows"]]
+    assert found == [("carracing", "gru", 3), ("takecover", "paper", 1), ("takecover", "gru", 1)]
+    assert read_json(path)["settings"]["takecover"].keys() == {"conv_vae", "mdn_rnn", "gru"}
 
 
 def result(row: str, seed: int, nll: float, returns: list[float], recall: float | None) -> Any:
