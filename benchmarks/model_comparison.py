@@ -163,7 +163,8 @@ class Comparison:
 
     def choose_rates(self, row: Row) -> None:
         """Train the model of a row that is not the paper's, if its learning rate is not known, with
-        each of `RATES` on the episodes of the first seed: the least validation loss decides."""
+        each of `RATES` on the episodes of the first seed: the least validation loss decides, and
+        the row of the first seed takes that model over."""
         known = self.settings()
         for stage, model in row.tuned.items():
             if "learning_rate" in known[model]:
@@ -172,15 +173,19 @@ class Comparison:
             vae, rnn, *_ = self.commands(row, SEEDS[0])
             if stage == "rnn":
                 execute(vae)
-            losses, replaced = {}, ("run=", f"{stage}.learning_rate=")
+            losses, trained, replaced = {}, {}, ("run=", f"{stage}.learning_rate=")
             line = vae if stage == "vae" else rnn
             kept = [word for word in line if not word.startswith(replaced)]
             for rate in RATES:
                 run = self.run(f"rates/{model}-{rate}", SEEDS[0])
                 execute([*kept, f"run={run}", f"{stage}.learning_rate={rate}"])
-                manifest = read_manifest(self.data / run / stage)
-                losses[rate] = manifest["summary"]["loss"]
+                trained[rate] = self.data / run / stage
+                losses[rate] = read_manifest(trained[rate])["summary"]["loss"]
             best = min(losses, key=losses.__getitem__)
+            own = self.data / self.run(row.name, SEEDS[0]) / stage
+            if not own.exists():
+                own.parent.mkdir(parents=True, exist_ok=True)
+                trained[best].rename(own)
             self.keep(model, known[model] | {"learning_rate": best, "losses": losses})
             say(f"{self.env}: {model}: learning rate {best} of {losses}")
 

@@ -102,12 +102,16 @@ def test_rows_accumulate_across_commands_and_a_stop(
 
 
 def check_rates(settings: dict[str, Any], runs: Path) -> None:
-    """The paper's models have the rates of the preset, others the better one."""
+    """The paper's models have the rates of the preset, others the better one; the row of the first
+    seed has the model of that trial and not another one."""
     tuned = {model: chosen for model, chosen in settings.items() if "learning_rate" in chosen}
     assert tuned.keys() == {"gru", "transformer"}
     for model, chosen in tuned.items():
         losses = chosen["losses"]
         assert losses.keys() == {"1e-3", "3e-3"}
-        assert chosen["learning_rate"] == min(losses, key=losses.__getitem__)
+        best = min(losses, key=losses.__getitem__)
+        assert chosen["learning_rate"] == best
         manifest = read_json(runs / f"{model}-1" / "rnn" / "manifest.json")
         assert manifest["config"]["rnn.learning_rate"] == float(chosen["learning_rate"])
+        trials = {path.parent.name for path in runs.glob(f"rates/{model}-*/rnn")}
+        assert trials == {f"{model}-{rate}-1" for rate in {"1e-3", "3e-3"} - {best}}
