@@ -73,7 +73,7 @@ SEARCH = (
 )
 FULL = Size(
     "model_comparison",
-    (100_000, 10_000),
+    (50_000, 10_000),
     30.0,
     ("preset=quick", "evaluate.episodes=100", *SEARCH),
     {

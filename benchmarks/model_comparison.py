@@ -312,7 +312,7 @@ def main() -> None:
     parser.add_argument("env", choices=SOURCES)
     parser.add_argument("rows", nargs="*", help=f"of {', '.join(names)}; all without")
     parser.add_argument("--seed", type=int, choices=SEEDS, help="one seed; all without")
-    parser.add_argument("--seconds", type=float, default=300.0, help="training of each network")
+    parser.add_argument("--seconds", type=float, default=240.0, help="training of each network")
     parser.add_argument("--settings", type=Path, help="an earlier model_comparison.json")
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--list", action="store_true", help="print the commands instead")
