@@ -12,10 +12,10 @@ runs with one seed, by the mean return on their selection seeds.
     python benchmarks/baselines.py environment/ppo      # one row
     python benchmarks/baselines.py --list               # the commands, one a line
 
-Finished runs are skipped, so that the script can be stopped and started again; a run that was
-stopped continues. Processes may run different rows beside each other, and different seeds of one
-row once its learning rate is chosen. After each run it writes ``baselines.json`` with all finished
-ones.
+After each run it adds the figures to ``baselines.json``. Runs that this file has are skipped, so
+that the script can be stopped and started again, on another machine too with a copy of the file; a
+run that was stopped continues. Processes may run different rows beside each other, and different
+seeds of one row once its learning rate is chosen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commands import command_line, returns_of, run_all
+from commands import command_line, finished, returns_of, run_all
 
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.progress import progress_of
@@ -173,25 +173,29 @@ class Plan:
             *(_smoke(row) if self.smoke else ()),
         ]
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """What ``baselines.json`` has: ``runs``; and ``tuning``, by row the mean return on the
+        selection seeds by learning rate."""
+        found: dict[str, Any] = read_json(self.path) if self.path.exists() else {}
+        return {"tuning": {}, "runs": []} | found
+
+    @property
+    def path(self) -> Path:
+        """The file of the results."""
+        return self.data / "baselines.json"
+
     def tuned(self, row: Row) -> dict[str, float]:
-        """Learning rate -> mean return on the selection seeds, of the finished runs."""
-        found = {}
-        for rate in RATES if row.tuning_steps is not None else ():
-            path = self.data / self.tuning_run(row, rate) / row.stage / MANIFEST
-            if path.exists():
-                found[rate] = float(read_json(path)["summary"]["selection_mean"])
+        """Learning rate -> mean return on the selection seeds, as far as it is known."""
+        found: dict[str, float] = self.record["tuning"].get(row.name, {})
         return found
 
     def rate(self, row: Row) -> str | None:
-        """The learning rate with the highest mean, ``?`` until it is known; None: no choice."""
+        """The learning rate with the highest mean, ``?`` until all are known; None: no choice."""
         if row.tuning_steps is None:
             return None
         found = self.tuned(row)
         return max(found, key=found.__getitem__) if len(found) == len(RATES) else "?"
-
-    def finished(self, row: Row, seed: int) -> bool:
-        """Whether a run is finished."""
-        return (self.data / self.run(row, seed) / "evaluate" / "scores.json").exists()
 
     def result(self, row: Row, seed: int) -> dict[str, Any]:
         """The figures of a finished run."""
@@ -205,7 +209,6 @@ class Plan:
             "name": row.name,
             "what": row.what,
             "seed": seed,
-            "tuning": self.tuned(row),
             "learning_rate": trained["config"].get("baseline.learning_rate"),
             "returns": returns_of(scores, policies),
             "first_seed": scores["agent"]["seeds"][0],
@@ -233,27 +236,42 @@ def _smoke(row: Row) -> list[str]:
 
 
 def main() -> None:
-    """Run the missing runs, and after each one write ``baselines.json``."""
+    """Run the missing runs, and add each one to ``baselines.json``."""
     options, chosen = command_line(__doc__, ROWS, SEEDS)
     plan = Plan(options.data, options.smoke)
-    for row in chosen:
-        run_all(plan.tuning(row), options.list)
+    if options.list:
+        for row in chosen:
+            run_all(plan.tuning(row), listed=True)
     # All rows of one seed before the next seed begins.
     for row, seed in ((row, seed) for seed in options.seeds for row in chosen):
-        if options.list or not plan.finished(row, seed):
-            run_all(plan.commands(row, seed), options.list)
-        if not options.list:
+        if options.list:
+            run_all(plan.commands(row, seed), listed=True)
+        elif not finished(plan.record["runs"], row, seed):
+            tune(plan, row)
+            run_all(plan.commands(row, seed))
             keep(plan, row, seed)
 
 
+def tune(plan: Plan, row: Row) -> None:
+    """Run the missing runs of those that a learning rate is chosen from."""
+    for rate, command in zip(RATES, plan.tuning(row), strict=False):
+        if rate in plan.tuned(row):
+            continue
+        run_all([command])
+        manifest = read_json(plan.data / plan.tuning_run(row, rate) / row.stage / MANIFEST)
+        known = plan.tuned(row) | {rate: float(manifest["summary"]["selection_mean"])}
+        _write(plan, {"tuning": plan.record["tuning"] | {row.name: known}})
+
+
 def keep(plan: Plan, row: Row, seed: int) -> None:
-    """Add the results of a finished run to the file; those of runs that are gone stay."""
-    path = plan.data / "baselines.json"
-    runs = read_json(path)["runs"] if path.exists() else []
-    own = (row.table, row.name, seed)
-    others = [run for run in runs if (run["table"], run["name"], run["seed"]) != own]
-    write_json(path, {**provenance(), "runs": [*others, plan.result(row, seed)]})
-    say(f"baselines: {row.table}/{row.name}, seed {seed}: {len(others) + 1} runs in {path}")
+    """Add a finished run to the file."""
+    runs = [*plan.record["runs"], plan.result(row, seed)]
+    _write(plan, {"runs": runs})
+    say(f"baselines: {row.table}/{row.name}, seed {seed}: {len(runs)} runs in {plan.path}")
+
+
+def _write(plan: Plan, changed: dict[str, Any]) -> None:
+    write_json(plan.path, {**plan.record, **provenance(), **changed})
 
 
 if __name__ == "__main__":

@@ -64,6 +64,12 @@ def command_line(
     return options, rows_named(options.rows, rows, parser)
 
 
+def finished(runs: Iterable[Mapping[str, Any]], row: Row, seed: int) -> bool:
+    """Whether the results of a benchmark have a row with a seed."""
+    own = (row.table, row.name, seed)
+    return any((run["table"], run["name"], run["seed"]) == own for run in runs)
+
+
 def run_all(commands: Iterable[Sequence[str]], listed: bool = False) -> None:
     """Run commands one after another; a finished stage among them takes a second or two.
 

@@ -12,8 +12,9 @@ in the learned model, and evaluated on tracks that no other stage uses. Rows of 
     python benchmarks/exploration.py television/reward  # one row
     python benchmarks/exploration.py --list             # the commands, one a line
 
-Finished runs are skipped, so that the script can be stopped and started again. After each run it
-writes ``exploration.json`` with all finished ones.
+After each run it adds the figures to ``exploration.json``. Runs that this file has are skipped, so
+that the script can be stopped and started again, on another machine too with a copy of the file; a
+run that was stopped continues.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 import explored
 import numpy as np
-from commands import command_line, run_all
+from commands import command_line, finished, run_all
 
 from worldmodels.agents.model_files import load_members
 from worldmodels.data.episodes import EpisodeSet
@@ -189,9 +190,15 @@ class Plan:
             *size.more,
         ]
 
-    def finished(self, row: Row, seed: int) -> bool:
-        """Whether a row's run is finished."""
-        return (self.data / self.last_run(row, seed) / "evaluate" / "scores.json").exists()
+    @property
+    def path(self) -> Path:
+        """The file of the results."""
+        return self.data / "exploration.json"
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """The results that the file has."""
+        return list(read_json(self.path)["runs"]) if self.path.exists() else []
 
     def result(self, row: Row, seed: int) -> dict[str, Any]:
         """The figures of a finished run.
@@ -238,29 +245,30 @@ def encoder(folder: Path) -> str:
 
 
 def main() -> None:
-    """Run the missing runs, and after each one write ``exploration.json``."""
+    """Run the missing runs, and add each one to ``exploration.json``."""
     options, chosen = command_line(__doc__, ROWS, SEEDS)
     plan = Plan(SMOKE if options.smoke else FULL, options.data)
-    for name, commands in plan.tests().items():
-        if options.list or not (plan.data / name / "rnn" / "latents.h5").exists():
-            run_all(commands, options.list)
     # All rows of one seed before the next seed begins.
-    for row, seed in ((row, seed) for seed in options.seeds for row in chosen):
-        if options.list or not plan.finished(row, seed):
-            run_all(plan.commands(row, seed), options.list)
-        if not options.list:
-            keep(plan, row, seed)
+    wanted = [(row, seed) for seed in options.seeds for row in chosen]
+    if options.list:
+        run_all((line for lines in plan.tests().values() for line in lines), listed=True)
+        run_all((line for row, seed in wanted for line in plan.commands(row, seed)), listed=True)
+        return
+    for row, seed in wanted:
+        if finished(plan.runs, row, seed):
+            continue
+        for name, commands in plan.tests().items():
+            if not (plan.data / name / "rnn" / "latents.h5").exists():
+                run_all(commands)
+        run_all(plan.commands(row, seed))
+        keep(plan, row, seed)
 
 
 def keep(plan: Plan, row: Row, seed: int) -> None:
-    """Add the results of a finished run to the file, unless it has them."""
-    path = plan.data / "exploration.json"
-    runs = read_json(path)["runs"] if path.exists() else []
-    if any((run["table"], run["name"], run["seed"]) == (row.table, row.name, seed) for run in runs):
-        return
-    runs.append(plan.result(row, seed))
-    write_json(path, {**provenance(), "runs": runs})
-    say(f"exploration: {row.table}/{row.name}, seed {seed}: {len(runs)} runs in {path}")
+    """Add a finished run to the file."""
+    runs = [*plan.runs, plan.result(row, seed)]
+    write_json(plan.path, {**provenance(), "runs": runs})
+    say(f"exploration: {row.table}/{row.name}, seed {seed}: {len(runs)} runs in {plan.path}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ def baselines(record: dict[str, Any], table: str) -> str:
     """A row for each way to train: means over seeds, with 95 % intervals by Student's t.
 
     Args:
-        record: of the benchmark.
+        record: of the benchmark: its ``runs``, and by row the ``tuning`` of the learning rate.
         table: ``environment`` or ``learned``.
     """
     runs = [run for run in record["runs"] if run["table"] == table]
@@ -26,7 +26,8 @@ def baselines(record: dict[str, Any], table: str) -> str:
     rows = []
     for name in dict.fromkeys(run["name"] for run in runs):
         mine = [run for run in runs if run["name"] == name]
-        tuning = ", ".join(f"{rate}: {mean:.0f}" for rate, mean in mine[0]["tuning"].items())
+        tuned = sorted((float(rate), mean) for rate, mean in record["tuning"].get(name, {}).items())
+        tuning = ", ".join(f"{rate:g}: {mean:.0f}" for rate, mean in tuned)
         rows.append(
             (
                 mine[0]["what"],

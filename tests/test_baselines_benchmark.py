@@ -23,11 +23,9 @@ def module(folder: str, name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
 
 
 def tuned(data: Path, row: str, **means: float) -> None:
-    """The manifests of runs that a learning rate is chosen from."""
-    for rate, mean in means.items():
-        folder = data / "baselines" / "tuning" / f"{row}-{rate.replace('_', '-')}" / "baseline"
-        folder.mkdir(parents=True)
-        write_json(folder / "manifest.json", {"summary": {"selection_mean": mean}})
+    """What the runs gave that a learning rate is chosen from."""
+    known = {rate.replace("_", "-"): mean for rate, mean in means.items()}
+    write_json(data / "baselines.json", {"tuning": {row: known}})
 
 
 @pytest.mark.system
@@ -61,7 +59,7 @@ def test_the_learning_rate_has_the_highest_mean_once_all_are_known(
     plan, ppo = benchmark.Plan(tmp_path), benchmark.ROWS[0]
     tuned(tmp_path, "ppo", **{"1e_4": 5.0, "3e_4": 7.0})
     assert plan.rate(ppo) == "?"
-    tuned(tmp_path, "ppo", **{"1e_3": 6.0})
+    tuned(tmp_path, "ppo", **{"1e_4": 5.0, "3e_4": 7.0, "1e_3": 6.0})
     assert plan.rate(ppo) == "3e-4"
     assert plan.tuned(ppo) == {"1e-4": 5.0, "3e-4": 7.0, "1e-3": 6.0}
 
@@ -72,7 +70,6 @@ def test_the_tables_have_means_and_intervals(monkeypatch: pytest.MonkeyPatch) ->
         "table": "environment",
         "name": "ppo",
         "what": "PPO",
-        "tuning": {"1e-4": 5.0, "3e-4": 7.4},
         "learning_rate": 3e-4,
         "steps": 1_200_000,
         "wall_s": 1800,
@@ -82,29 +79,46 @@ def test_the_tables_have_means_and_intervals(monkeypatch: pytest.MonkeyPatch) ->
         run | {"seed": n, "returns": {"agent": [n * 10.0] * 2, "random": [-3.0, -4.0]}}
         for n in (1, 2, 3)
     ]
-    learned = run | {"table": "learned", "what": "in the model", "tuning": {}, "seed": 1}
+    learned = run | {"table": "learned", "what": "in the model", "seed": 1}
     learned["returns"] = {"agent": [1.0], "random": [2.0], "predicted": [4.0, 8.0]}
-    record = {"runs": [*runs, learned]}
+    record = {"runs": [*runs, learned], "tuning": {"ppo": {"3e-4": 7.4, "1e-4": 5.0}}}
     (row,) = tables.baselines(record, "environment").splitlines()[2:]
     # 20, with a standard deviation of 10: 4.303 of its error on either side.
-    assert row == "| PPO | 3 | 20 (-5 to 45) | -4 | 0.0003 | 1e-4: 5, 3e-4: 7 | 1.20 | 0.5 | 1.5 |"
+    assert (
+        row == "| PPO | 3 | 20 (-5 to 45) | -4 | 0.0003 | 0.0001: 5, 0.0003: 7 | 1.20 | 0.5 | 1.5 |"
+    )
     (row,) = tables.baselines(record, "learned").splitlines()[2:]
     assert row == "| in the model | 1 | 1 | 2 | 6 | 1.20 | 0.5 | 1.5 |"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_benchmark_runs_in_small_and_can_be_stopped(tmp_path: Path) -> None:
-    rows = ["environment/ppo", "learned/carracing-cma-es"]
-    line = [sys.executable, str(BENCHMARK), *rows, "--smoke", "--seed=1", f"--data={tmp_path}"]
-    for repeated in (False, True):
+def test_the_benchmark_runs_in_small_and_continues_with_its_file_alone(tmp_path: Path) -> None:
+    ppo_row, search_row = "environment/ppo", "learned/carracing-cma-es"
+
+    def result(data: Path, *words: str) -> tuple[dict[str, Any], str]:
+        line = [sys.executable, str(BENCHMARK), "--smoke", f"--data={data}", *words]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        ppo, search = read_json(tmp_path / "baselines.json")["runs"]
-        assert ("steps in the real world" in done.stdout) != repeated
-    assert ppo["learning_rate"] in map(float, ppo["tuning"])
-    assert len(ppo["tuning"]) == 3
+        return read_json(data / "baselines.json"), done.stdout
+
+    first, said = result(tmp_path / "first", ppo_row, search_row, "--seed=1")
+    assert "steps in the real world" in said
+    assert first["tuning"].keys() == {"ppo"}
+    tuning, (ppo, search) = first["tuning"]["ppo"], first["runs"]
+    assert tuning.keys() == {"1e-4", "3e-4", "1e-3"}
+    assert ppo["learning_rate"] == float(max(tuning, key=tuning.__getitem__))
     assert [point[0] for point in ppo["points"]] == [4 * 32, 4 * 64]  # of the simulator
     assert ppo["returns"].keys() == {"agent", "random"}
     assert search["returns"].keys() == {"agent", "random", "predicted"}
     assert all(len(one) == 2 for one in search["returns"].values())
+
+    # Elsewhere the runs and the learning rate of the file are not made again.
+    other = tmp_path / "other"
+    write_json(other / "baselines.json", first)
+    assert result(other, ppo_row, search_row, "--seed=1") == (first, "")
+    second, _ = result(other, ppo_row, "--seed=2")
+    assert second["runs"][:2] == first["runs"]
+    assert [(run["name"], run["seed"]) for run in second["runs"][2:]] == [("ppo", 2)]
+    assert second["tuning"] == first["tuning"]
+    assert not (other / "baselines" / "tuning").exists()

@@ -15,7 +15,7 @@ from encoded import latent_set
 
 from worldmodels.config import limits, schema
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.files.atomic import read_json
+from worldmodels.files.atomic import read_json, write_json
 from worldmodels.models.mdnrnn import MDNRNN
 
 LATENT, ACTION = 4, 2
@@ -132,16 +132,23 @@ def test_the_table_has_means_and_intervals(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_benchmark_runs_in_small_and_can_be_stopped(tmp_path: Path) -> None:
+def test_the_benchmark_runs_in_small_and_skips_the_runs_of_its_file(tmp_path: Path) -> None:
     line = [sys.executable, str(BENCHMARKS / "exploration.py"), "television/disagreement"]
-    line += ["--smoke", "--seed", "1", "--data", str(tmp_path)]
-    for repeated in (False, True):
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
+    line += ["--smoke", "--seed", "1", "--data"]
+
+    def result(data: Path) -> tuple[dict[str, Any], str]:
+        done = subprocess.run([*line, str(data)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        (found,) = read_json(tmp_path / "exploration.json")["runs"]
-        assert ("iterate: round 1 of 2" in done.stdout) != repeated
+        return read_json(data / "exploration.json"), done.stdout
+
+    record, said = result(tmp_path / "first")
+    assert "iterate: round 1 of 2" in said
+    (found,) = record["runs"]
     assert found["frames"] == 2 * 4 * 11  # env.max_steps=40, four steps at a time
     assert found["cells"] >= 8
     assert 0 <= found["watched"] <= 1
     assert np.isfinite([found["nll"], found["distance"], found["log_determinant"]]).all()
     assert len(found["returns"]) == 2
+
+    write_json(tmp_path / "other" / "exploration.json", record)
+    assert result(tmp_path / "other") == (record, "")
