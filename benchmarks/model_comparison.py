@@ -9,9 +9,9 @@ The rows of an environment and a seed are trained on the same episodes, each net
 `--seconds` of processor time on one thread: its epochs are chosen by its measured throughput, when
 a row of any seed first needs them, and kept for all seeds. An epoch is never divided, so that
 encoders differ by up to half of one; results state the seconds. A model that is not the paper's has
-the better of the two learning rates of ``preset=quick``, by the validation loss on the episodes of
-the first seed. With `--settings` epochs and learning rates are those of an earlier result, on
-whatever machine. Rows `gru` and `transformer` use the encoder of row `paper`.
+the better of the two learning rates of ``preset=quick``, by the mean validation loss over all
+seeds. With `--settings` epochs and learning rates are those of an earlier result, on whatever
+machine. Rows `gru` and `transformer` use the encoder of row `paper`.
 
 A controller is trained by CMA-ES in the learned model, with equal steps for all rows, and evaluated
 there and in the environment; in CarRacing, where each action is held for four frames as in
@@ -30,6 +30,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -163,31 +164,40 @@ class Comparison:
 
     def choose_rates(self, row: Row) -> None:
         """Train the model of a row that is not the paper's, if its learning rate is not known, with
-        each of `RATES` on the episodes of the first seed: the least validation loss decides, and
-        the row of the first seed takes that model over."""
+        each of `RATES` on the episodes of every seed: the least mean of the validation losses
+        decides, and the rows take these models over."""
         known = self.settings()
         for stage, model in row.tuned.items():
             if "learning_rate" in known[model]:
                 continue
-            self.episodes(DATA, SEEDS[0])
-            vae, rnn, *_ = self.commands(row, SEEDS[0])
-            if stage == "rnn":
-                execute(vae)
-            losses, trained, replaced = {}, {}, ("run=", f"{stage}.learning_rate=")
-            line = vae if stage == "vae" else rnn
-            kept = [word for word in line if not word.startswith(replaced)]
-            for rate in RATES:
-                run = self.run(f"rates/{model}-{rate}", SEEDS[0])
-                execute([*kept, f"run={run}", f"{stage}.learning_rate={rate}"])
-                trained[rate] = self.data / run / stage
-                losses[rate] = read_manifest(trained[rate])["summary"]["loss"]
-            best = min(losses, key=losses.__getitem__)
-            own = self.data / self.run(row.name, SEEDS[0]) / stage
-            if not own.exists():
+            losses = {
+                rate: [self.try_rate(row, stage, rate, seed) for seed in SEEDS] for rate in RATES
+            }
+            best = min(RATES, key=lambda rate: statistics.mean(losses[rate]))
+            for seed in SEEDS:
+                own = self.data / self.run(row.name, seed) / stage
                 own.parent.mkdir(parents=True, exist_ok=True)
-                trained[best].rename(own)
+                if not own.exists():
+                    self.trial(model, best, seed, stage).rename(own)
             self.keep(model, known[model] | {"learning_rate": best, "losses": losses})
             say(f"{self.env}: {model}: learning rate {best} of {losses}")
+
+    def trial(self, model: str, rate: str, seed: int, stage: str) -> Path:
+        """The folder of a model that is trained with one of `RATES`."""
+        return self.data / self.run(f"rates/{model}-{rate}", seed) / stage
+
+    def try_rate(self, row: Row, stage: str, rate: str, seed: int) -> float:
+        """Train the model of a row with one of `RATES`; its validation loss."""
+        self.episodes(DATA, seed)
+        vae, rnn, *_ = self.commands(row, seed)
+        if stage == "rnn":
+            execute(vae)
+        folder = self.trial(row.models[stage], rate, seed, stage)
+        replaced = ("run=", f"{stage}.learning_rate=")
+        kept = [word for word in (vae if stage == "vae" else rnn) if not word.startswith(replaced)]
+        run = folder.parent.relative_to(self.data).as_posix()
+        execute([*kept, f"run={run}", f"{stage}.learning_rate={rate}"])
+        return float(read_manifest(folder)["summary"]["loss"])
 
     def finish(self, row: Row, seed: int) -> None:
         """Measure a row whose stages are finished."""

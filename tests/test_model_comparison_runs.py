@@ -102,16 +102,19 @@ def test_rows_accumulate_across_commands_and_a_stop(
 
 
 def check_rates(settings: dict[str, Any], runs: Path) -> None:
-    """The paper's models have the rates of the preset, others the better one; the row of the first
-    seed has the model of that trial and not another one."""
+    """The paper's models have the rates of the preset, others the better one over all seeds; the
+    rows have the models of those trials and not others."""
     tuned = {model: chosen for model, chosen in settings.items() if "learning_rate" in chosen}
     assert tuned.keys() == {"gru", "transformer"}
     for model, chosen in tuned.items():
-        losses = chosen["losses"]
+        losses, best = chosen["losses"], chosen["learning_rate"]
         assert losses.keys() == {"1e-3", "3e-3"}
-        best = min(losses, key=losses.__getitem__)
-        assert chosen["learning_rate"] == best
-        manifest = read_json(runs / f"{model}-1" / "rnn" / "manifest.json")
-        assert manifest["config"]["rnn.learning_rate"] == float(chosen["learning_rate"])
+        assert sum(losses[best]) == min(map(sum, losses.values()))
+        for seed, loss in enumerate(losses[best], start=1):
+            manifest = read_json(runs / f"{model}-{seed}" / "rnn" / "manifest.json")
+            assert manifest["config"]["rnn.learning_rate"] == float(best)
+            assert manifest["config"]["seed"] == seed
+            assert manifest["summary"]["loss"] == loss
+        (other,) = losses.keys() - {best}
         trials = {path.parent.name for path in runs.glob(f"rates/{model}-*/rnn")}
-        assert trials == {f"{model}-{rate}-1" for rate in {"1e-3", "3e-3"} - {best}}
+        assert trials == {f"{model}-{other}-{seed}" for seed in (1, 2, 3)}
