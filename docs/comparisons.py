@@ -96,7 +96,7 @@ PREDICTIONS = (
         Measure(f"open-loop error, {n} step{'s' * (n > 1)}", _error(n), 2, -1)
         for n in (1, 10, 30, 100)
     ),
-    *(Measure(f"return error, {n} steps", _difference(n), 2, -1) for n in (10, 100)),
+    *(Measure(f"return error, {n} steps", _difference(n), 3, -1) for n in (10, 100)),
     Measure("failures: recall", _failures("recall"), 2, 1),
     Measure("precision", _failures("precision"), 2, 1),
     Measure("Brier score", _failures("brier"), 3, -1),
@@ -169,6 +169,10 @@ def verdict(record: dict[str, Any], env: str) -> str:
         cells = [_cell(paper, measure.digits), f"{best}: {_cell(known[best], measure.digits)}"]
         rows.append([measure.name, *cells, _winner(paper, known[best], measure.better, best)])
     return tables.markdown_table(("", "paper", "best of the others", "better"), rows)
+
+
+TABLES = {"verdict": verdict, "predictions": predictions, "scores": scores, "costs": costs}
+"""Last part of a region's name, after the environment -> who writes it."""
 
 
 def _winner(paper: Sequence[float], other: Sequence[float], better: int, name: str) -> str:

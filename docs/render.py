@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import clusters
+import comparisons
 import figures
 import frames
 import methods
@@ -63,6 +64,7 @@ PAGES = (
     DOCS / "ray.md",
     DOCS / "results-carracing.md",
     DOCS / "results-dream.md",
+    DOCS / "results-models.md",
     DOCS / "results-studies.md",
     DOCS / "results-takecover.md",
     DOCS / "robustness.md",
@@ -134,6 +136,12 @@ def regions() -> dict[str, str]:
         "keys": settings.keys(),
         "presets": settings.presets(),
         "plans": plans.plans(planned),
+    }
+    compared = _result("model_comparison")
+    written |= {
+        f"{env}_{name}": table(compared, env)
+        for env in compared["settings"]
+        for name, table in comparisons.TABLES.items()
     }
     written["took"] = plans.took(planned)
     runs = {region: [_result(name) for name in seeds.names] for region, seeds in SEEDS.items()}

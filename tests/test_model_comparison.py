@@ -233,7 +233,7 @@ def test_tables_have_means_and_ranges_of_seeds_and_intervals_of_pooled_scores(
     assert paper["validation, nats per dimension"] == "0.515 (0.510 to 0.520)"
     assert paper["open-loop error, 1 step"] == "0.15 (0.10 to 0.20)"
     assert paper["open-loop error, 100 steps"] == "–"
-    assert paper["return error, 10 steps"] == "0.25"
+    assert paper["return error, 10 steps"] == "0.250"
     assert (paper["failures: recall"], found["failures: recall"]["gru"]) == ("–", "0.50")
     costs = {row[""]: row["paper"] for row in cells(pages.costs(record(), "carracing"))}
     assert costs["seeds"] == "2"
