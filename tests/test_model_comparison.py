@@ -78,6 +78,31 @@ def test_the_commands_of_a_row_compose_and_share_what_they_can(
     assert [words["controller.total_steps"] for words in controllers] == [steps[w] for w in worlds]
 
 
+def test_the_learning_rate_is_the_better_one_over_all_seeds(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first seed alone 3e-3 is the better one, and with two of three seeds."""
+    losses = {"1e-3": [89.0, 82.0, 81.0], "3e-3": [65.0, 2078.0, 80.0]}
+    comparison = script.Comparison("carracing", tmp_path, script.FULL, {})
+    comparison.keep("resnet", {"epochs": 1})
+    (row,) = (row for row in script.ROWS if row.name == "resnet")
+
+    def try_rate(self: Any, row: Any, stage: str, rate: str, seed: int) -> float:
+        folder = self.trial("resnet", rate, seed, stage)
+        folder.mkdir(parents=True)
+        (folder / "trial").write_text(f"{rate} {seed}")
+        return losses[rate][seed - 1]
+
+    monkeypatch.setattr(script.Comparison, "try_rate", try_rate)
+    comparison.choose_rates(row)
+    chosen = {"epochs": 1, "learning_rate": "1e-3", "losses": losses}
+    assert comparison.settings()["resnet"] == chosen
+    for seed in (1, 2, 3):
+        own = tmp_path / comparison.run("resnet", seed) / "vae" / "trial"
+        assert own.read_text() == f"1e-3 {seed}"
+    comparison.choose_rates(row)  # It is known: no trial, whose folders are there already.
+
+
 def test_settings_that_are_not_chosen_yet_are_a_question_mark(
     script: ModuleType, tmp_path: Path
 ) -> None:
