@@ -6,7 +6,6 @@ episodes of all seeds, with the bootstrap interval of their mean.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -31,15 +30,17 @@ class Measure(NamedTuple):
         of: the figure, or None where a result lacks it.
         digits: after the point.
         better: -1 where less is better, 1 where more is, 0 where neither.
-        encoder: the figure depends on the encoder's latents: rows with another one are not
+        latents: the figure depends on the encoder's latents: rows with another one are not
             comparable.
+        part: ``encoder`` or ``dynamics``: the figure is of this model alone.
     """
 
     name: str
     of: Callable[[Result], float | None]
     digits: int
     better: int = 0
-    encoder: bool = False
+    latents: bool = False
+    part: str | None = None
 
 
 def _failures(key: str) -> Callable[[Result], float | None]:
@@ -77,21 +78,31 @@ def _mean(world: str, policy: str) -> Callable[[Result], float | None]:
 
 
 COSTS = (
-    Measure("encoder, M parameters", lambda r: r["encoder"]["parameters"] / 1e6, 2, -1),
-    Measure("dynamics, M parameters", lambda r: r["dynamics"]["parameters"] / 1e6, 2, -1),
+    Measure(
+        "encoder, M parameters", lambda r: r["encoder"]["parameters"] / 1e6, 2, -1, part="encoder"
+    ),
+    Measure(
+        "dynamics, M parameters",
+        lambda r: r["dynamics"]["parameters"] / 1e6,
+        2,
+        -1,
+        part="dynamics",
+    ),
     Measure("encoder, epochs", lambda r: r["encoder"]["epochs"], 0),
     Measure("encoder, training s", lambda r: r["encoder"]["training_s"], 0),
-    Measure("images/s", lambda r: r["encoder"]["images/s"], 0, 1),
+    Measure("images/s", lambda r: r["encoder"]["images/s"], 0, 1, part="encoder"),
     Measure("dynamics, epochs", lambda r: r["dynamics"]["epochs"], 0),
     Measure("dynamics, training s", lambda r: r["dynamics"]["training_s"], 0),
-    Measure("transitions/s", lambda r: r["dynamics"]["transitions/s"], 0, 1),
+    Measure("transitions/s", lambda r: r["dynamics"]["transitions/s"], 0, 1, part="dynamics"),
     Measure("learned model, steps/s", lambda r: r["controllers"]["dream"]["steps/s"], 0, 1),
-    Measure("encoder, GB", lambda r: r["encoder"]["peak_bytes"] / 1e9, 2, -1),
-    Measure("dynamics, GB", lambda r: r["dynamics"]["peak_bytes"] / 1e9, 2, -1),
+    Measure("encoder, GB", lambda r: r["encoder"]["peak_bytes"] / 1e9, 2, -1, part="encoder"),
+    Measure("dynamics, GB", lambda r: r["dynamics"]["peak_bytes"] / 1e9, 2, -1, part="dynamics"),
 )
 PREDICTIONS = (
-    Measure("validation, nats per dimension", lambda r: r["nll"], 3, -1, encoder=True),
-    Measure("reconstruction error", lambda r: r["open_loop"]["reconstruction"], 3, -1),
+    Measure("validation, nats per dimension", lambda r: r["nll"], 3, -1, latents=True),
+    Measure(
+        "reconstruction error", lambda r: r["open_loop"]["reconstruction"], 3, -1, part="encoder"
+    ),
     *(
         Measure(f"open-loop error, {n} step{'s' * (n > 1)}", _error(n), 2, -1)
         for n in (1, 10, 30, 100)
@@ -143,46 +154,50 @@ def scores(record: dict[str, Any], env: str) -> str:
 
 
 def verdict(record: dict[str, Any], env: str) -> str:
-    """For each measure the paper's row beside the best other one.
+    """For each measure the paper's row, and the others that are better or worse.
 
-    A row is better than another where each of its seeds is better than all of the other's; else no
-    difference is shown. Where a measure depends on the latents, rows with another encoder are left
-    out.
+    A row is better than another where each of its seeds is better than all of the other's; with
+    one seed nothing is said. Where a measure depends on the latents, rows with another encoder are
+    left out; where it is of one model alone, rows that have the paper's.
     """
     found = _rows(record, env)
     if PAPER not in found:
         return ""
+    others = {name: results for name, results in found.items() if name != PAPER}
     rows = []
     for measure in (*PREDICTIONS, *SCORES, *COSTS):
-        if not measure.better:
+        paper = _values(measure, found[PAPER])
+        if not measure.better or not paper:
             continue
-        known = {
-            name: values
-            for name, results in found.items()
-            if (values := _values(measure, results))
-            and not (measure.encoder and _encoder(results) != _encoder(found[PAPER]))
-        }
-        if PAPER not in known or len(known) < 2:
-            continue
-        paper = known.pop(PAPER)
-        best = max(known, key=lambda name: measure.better * statistics.mean(known[name]))
-        cells = [_cell(paper, measure.digits), f"{best}: {_cell(known[best], measure.digits)}"]
-        rows.append([measure.name, *cells, _winner(paper, known[best], measure.better, best)])
-    return tables.markdown_table(("", "paper", "best of the others", "better"), rows)
+        better, worse = [], []
+        for name, results in others.items():
+            values = _values(measure, results)
+            if min(len(paper), len(values)) < 2 or not _comparable(measure, found[PAPER], results):
+                continue
+            cell = f"{name}: {_cell(values, measure.digits)}"
+            if _all_better(values, paper, measure.better):
+                better.append(cell)
+            elif _all_better(paper, values, measure.better):
+                worse.append(cell)
+        cells = (_cell(paper, measure.digits), "; ".join(better) or "–", "; ".join(worse) or "–")
+        rows.append((measure.name, *cells))
+    return tables.markdown_table(("", "paper", "better", "worse"), rows)
 
 
 TABLES = {"verdict": verdict, "predictions": predictions, "scores": scores, "costs": costs}
 """Last part of a region's name, after the environment -> who writes it."""
 
 
-def _winner(paper: Sequence[float], other: Sequence[float], better: int, name: str) -> str:
-    """Which row has the better values, or that this is not shown."""
-    if min(len(paper), len(other)) < 2:
-        return "one seed"
-    one, two = ([better * value for value in values] for values in (paper, other))
-    if min(one) > max(two):
-        return "**paper**"
-    return name if min(two) > max(one) else "no difference shown"
+def _all_better(values: Sequence[float], than: Sequence[float], better: int) -> bool:
+    """Whether each of some values is better than all others; `better` as in `Measure`."""
+    return min(better * value for value in values) > max(better * value for value in than)
+
+
+def _comparable(measure: Measure, paper: Sequence[Result], other: Sequence[Result]) -> bool:
+    """Whether a figure of two rows is of different models, and says the same of both."""
+    if measure.part is not None:
+        return _name(paper, measure.part) != _name(other, measure.part)
+    return not measure.latents or _name(paper, "encoder") == _name(other, "encoder")
 
 
 def _rows(record: dict[str, Any], env: str) -> dict[str, list[Result]]:
@@ -194,8 +209,9 @@ def _rows(record: dict[str, Any], env: str) -> dict[str, list[Result]]:
     return found
 
 
-def _encoder(results: Sequence[Result]) -> str:
-    return str(results[0]["encoder_name"])
+def _name(results: Sequence[Result], part: str) -> str:
+    """The name of the encoder or of the dynamics model of a row."""
+    return str(results[0][f"{part}_name"])
 
 
 def _table(found: dict[str, list[Result]], measures: Sequence[Measure]) -> str:
