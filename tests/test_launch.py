@@ -132,6 +132,7 @@ def loss(run: Path, stage: str) -> float:
     return float(record["summary"]["loss"])
 
 
+@pytest.mark.system
 def test_a_process_that_this_program_starts_trains_as_one_does(smoke: Path, tmp_path: Path) -> None:
     done = run(upstream(smoke, tmp_path, "rollouts"), "stage=vae", *TWO)
     assert (done.returncode, done.stderr) == (0, "")

@@ -38,6 +38,7 @@ def overridden(script: ModuleType, row: Any) -> dict[str, Any]:
     return {key: yaml.safe_load(value) for key, value in pairs}
 
 
+@pytest.mark.system
 def test_the_rows_of_a_seed_differ_in_their_changes_from_the_first_own_round_on(
     script: ModuleType, config_of: Any, tmp_path: Path
 ) -> None:
