@@ -10,8 +10,9 @@ The rows of an environment and a seed are trained on the same episodes, each net
 a row of any seed first needs them, and kept for all seeds. An epoch is never divided, so that
 encoders differ by up to half of one; results state the seconds. A model that is not the paper's has
 the better of the two learning rates of ``preset=quick``, by the mean validation loss over all
-seeds. With `--settings` epochs and learning rates are those of an earlier result, on whatever
-machine. Rows `gru` and `transformer` use the encoder of row `paper`.
+seeds; a rate with which a loss is not finite is out. With `--settings` epochs and learning rates
+are those of an earlier result, on whatever machine. Rows `gru` and `transformer` use the encoder of
+row `paper`.
 
 A controller is trained by CMA-ES in the learned model, with equal steps for all rows, and evaluated
 there and in the environment; in CarRacing, where each action is held for four frames as in
@@ -31,7 +32,6 @@ import argparse
 import os
 import shlex
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +41,7 @@ from typing import Any
 from comparison_data import KINDS, SOURCES, config_of, record, recorded
 from comparison_measures import Folders, budget, dreams, measure
 from comparison_rows import DATA, DREAMT, EVERY, FULL, PAPER, RATES, ROWS, TINY, WORDS, Row, Size
+from comparison_stages import Diverged, execute, train
 
 from worldmodels.agents.model_files import load_dynamics, load_encoder
 from worldmodels.config.schema import Config
@@ -56,8 +57,6 @@ from worldmodels.system import interrupts
 from worldmodels.workers.jobs import ONE_THREAD
 
 SEEDS = (1, 2, 3)
-POLL = 0.2
-"""Seconds between two looks at a running stage and for a signal."""
 
 
 @dataclass(frozen=True)
@@ -165,15 +164,22 @@ class Comparison:
     def choose_rates(self, row: Row) -> None:
         """Train the model of a row that is not the paper's, if its learning rate is not known, with
         each of `RATES` on the episodes of every seed: the least mean of the validation losses
-        decides, and the rows take these models over."""
+        decides, and the rows take these models over.
+
+        Raises:
+            SystemExit: with each of them a loss is not finite.
+        """
         known = self.settings()
         for stage, model in row.tuned.items():
             if "learning_rate" in known[model]:
                 continue
-            losses = {
-                rate: [self.try_rate(row, stage, rate, seed) for seed in SEEDS] for rate in RATES
+            losses = {rate: self.try_rate(row, stage, rate) for rate in RATES}
+            means = {
+                rate: statistics.mean(found) for rate, found in losses.items() if found is not None
             }
-            best = min(RATES, key=lambda rate: statistics.mean(losses[rate]))
+            if not means:
+                raise SystemExit(f"{self.env}: {model} trains with none of {', '.join(RATES)}")
+            best = min(means, key=means.__getitem__)
             for seed in SEEDS:
                 own = self.data / self.run(row.name, seed) / stage
                 own.parent.mkdir(parents=True, exist_ok=True)
@@ -186,8 +192,24 @@ class Comparison:
         """The folder of a model that is trained with one of `RATES`."""
         return self.data / self.run(f"rates/{model}-{rate}", seed) / stage
 
-    def try_rate(self, row: Row, stage: str, rate: str, seed: int) -> float:
-        """Train the model of a row with one of `RATES`; its validation loss."""
+    def try_rate(self, row: Row, stage: str, rate: str) -> list[float] | None:
+        """Train the model of a row with one of `RATES`: its validation loss with each seed; None
+        where a loss is not finite."""
+        found = []
+        for seed in SEEDS:
+            try:
+                found.append(self.loss(row, stage, rate, seed))
+            except Diverged as error:
+                say(f"{self.env}: {row.models[stage]}: learning rate {rate} is out: {error}")
+                return None
+        return found
+
+    def loss(self, row: Row, stage: str, rate: str, seed: int) -> float:
+        """Train the model of a row with one of `RATES` and one seed; its validation loss.
+
+        Raises:
+            Diverged: a loss is not finite.
+        """
         self.episodes(DATA, seed)
         vae, rnn, *_ = self.commands(row, seed)
         if stage == "rnn":
@@ -196,7 +218,7 @@ class Comparison:
         replaced = ("run=", f"{stage}.learning_rate=")
         kept = [word for word in (vae if stage == "vae" else rnn) if not word.startswith(replaced)]
         run = folder.parent.relative_to(self.data).as_posix()
-        execute([*kept, f"run={run}", f"{stage}.learning_rate={rate}"])
+        train([*kept, f"run={run}", f"{stage}.learning_rate={rate}"])
         return float(read_manifest(folder)["summary"]["loss"])
 
     def finish(self, row: Row, seed: int) -> None:
@@ -228,26 +250,6 @@ class Comparison:
                 save_picture(path, image)
                 say(f"{path}: {', '.join(DREAMT)}; seed {seed}, episode {episode}")
                 return
-
-
-def execute(command: list[str]) -> None:
-    """Run a stage to its end.
-
-    Raises:
-        Stopped: this process was asked to stop; the stage has saved its progress.
-        SystemExit: the stage failed.
-    """
-    with subprocess.Popen([sys.executable, *command[1:]]) as process:
-        while True:
-            try:
-                code = process.wait(POLL)
-                break
-            except subprocess.TimeoutExpired:
-                if interrupts.requested():
-                    process.terminate()
-    interrupts.check()
-    if code:
-        raise SystemExit(code)
 
 
 def collect(comparison: Comparison) -> None:

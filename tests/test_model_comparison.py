@@ -87,13 +87,13 @@ def test_the_learning_rate_is_the_better_one_over_all_seeds(
     comparison.keep("resnet", {"epochs": 1})
     (row,) = (row for row in script.ROWS if row.name == "resnet")
 
-    def try_rate(self: Any, row: Any, stage: str, rate: str, seed: int) -> float:
+    def loss(self: Any, row: Any, stage: str, rate: str, seed: int) -> float:
         folder = self.trial("resnet", rate, seed, stage)
         folder.mkdir(parents=True)
         (folder / "trial").write_text(f"{rate} {seed}")
         return losses[rate][seed - 1]
 
-    monkeypatch.setattr(script.Comparison, "try_rate", try_rate)
+    monkeypatch.setattr(script.Comparison, "loss", loss)
     comparison.choose_rates(row)
     chosen = {"epochs": 1, "learning_rate": "1e-3", "losses": losses}
     assert comparison.settings()["resnet"] == chosen
@@ -101,6 +101,46 @@ def test_the_learning_rate_is_the_better_one_over_all_seeds(
         own = tmp_path / comparison.run("resnet", seed) / "vae" / "trial"
         assert own.read_text() == f"1e-3 {seed}"
     comparison.choose_rates(row)  # It is known: no trial, whose folders are there already.
+
+
+@pytest.mark.parametrize("diverge", [{"3e-3"}, {"1e-3", "3e-3"}])
+def test_a_learning_rate_with_which_a_loss_is_not_finite_is_out(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, diverge: set[str]
+) -> None:
+    """Where the second seed diverges; the first one has the lower loss."""
+    comparison = script.Comparison("carracing", tmp_path, script.FULL, {})
+    comparison.keep("gru", {"epochs": 1})
+    (row,) = (row for row in script.ROWS if row.name == "gru")
+
+    def loss(self: Any, row: Any, stage: str, rate: str, seed: int) -> float:
+        if seed == 2 and rate in diverge:
+            raise script.Diverged("the loss is inf")
+        self.trial("gru", rate, seed, stage).mkdir(parents=True)
+        return 1.0 if rate in diverge else 5.0
+
+    monkeypatch.setattr(script.Comparison, "loss", loss)
+    if len(diverge) == 2:
+        with pytest.raises(SystemExit, match="carracing: gru trains with none of 1e-3, 3e-3"):
+            comparison.choose_rates(row)
+        return
+    comparison.choose_rates(row)
+    losses = {"1e-3": [5.0, 5.0, 5.0], "3e-3": None}
+    chosen = {"epochs": 1, "learning_rate": "1e-3", "losses": losses}
+    assert comparison.settings()["gru"] == chosen
+
+
+@pytest.mark.system
+def test_a_stage_whose_loss_is_not_finite_is_told_from_one_that_fails(
+    script: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    comparison = script.Comparison("carracing", tmp_path, script.TINY, {})
+    comparison.keep("resnet", {"epochs": 1})
+    (row,) = (row for row in script.ROWS if row.name == "resnet")
+    with pytest.raises(script.Diverged, match=r"the loss is (inf|nan)"):
+        comparison.loss(row, "vae", "1", 1)
+    with pytest.raises(SystemExit):
+        comparison.loss(row, "vae", "-1", 1)
+    assert "vae.learning_rate=-1" in capfd.readouterr().err
 
 
 def test_settings_that_are_not_chosen_yet_are_a_question_mark(
