@@ -5,7 +5,8 @@ The table ``environment`` has PPO, DQN and SAC from pixels in the native CarRaci
 equal numbers of steps in it. Policies are evaluated on the episodes of ``laptop-second`` and
 ``quick-second`` (docs/results-carracing.md), or on those of docs/results-takecover.md; nothing is
 chosen by them. The learning rate of a baseline of the first table is chosen before, from short
-runs with one seed, by the mean return on their selection seeds.
+runs with one seed, by the mean return on their selection seeds; PPO without normalised rewards has
+that of PPO.
 
     python benchmarks/baselines.py                      # all rows, seeds 1 to 3
     python benchmarks/baselines.py learned --seed 1     # a table, one seed
@@ -55,6 +56,7 @@ class Row:
         words: overrides of its commands.
         budget: the key that ends its training, and the value.
         tuning_steps: of each run from which its learning rate is chosen; None: it is not.
+        rate_of: name of another row, whose learning rate it has.
     """
 
     table: str
@@ -64,6 +66,7 @@ class Row:
     words: tuple[str, ...]
     budget: tuple[str, int]
     tuning_steps: int | None = None
+    rate_of: str | None = None
 
 
 def _in_environment(algorithm: str, steps: int, tuning: int, *words: str) -> Row:
@@ -111,11 +114,20 @@ _OPTIMISERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
 }
 """Stage -> the key of its budget, what trains, and its words."""
+_PPO = _in_environment(
+    *("ppo", 1_200_000, 300_000),
+    "baseline.options={n_steps: 256, batch_size: 256, n_epochs: 4,"
+    " policy_kwargs: {net_arch: [256], log_std_init: -1.0}}",
+)
 ROWS = (
-    _in_environment(
-        *("ppo", 1_200_000, 300_000),
-        "baseline.options={n_steps: 256, batch_size: 256, n_epochs: 4,"
-        " policy_kwargs: {net_arch: [256], log_std_init: -1.0}}",
+    _PPO,
+    replace(
+        _PPO,
+        name="ppo-raw",
+        what="PPO, rewards not normalised",
+        words=(*_PPO.words, "baseline.normalise_reward=false"),
+        tuning_steps=None,
+        rate_of=_PPO.name,
     ),
     _in_environment(
         *("dqn", 800_000, 200_000, "env.kwargs={continuous: false}"),
@@ -192,6 +204,7 @@ class Plan:
 
     def rate(self, row: Row) -> str | None:
         """The learning rate with the highest mean, ``?`` until all are known; None: no choice."""
+        row = tuned_row(row)
         if row.tuning_steps is None:
             return None
         found = self.tuned(row)
@@ -247,9 +260,15 @@ def main() -> None:
         if options.list:
             run_all(plan.commands(row, seed), listed=True)
         elif not finished(plan.record["runs"], row, seed):
-            tune(plan, row)
+            tune(plan, tuned_row(row))
             run_all(plan.commands(row, seed))
             keep(plan, row, seed)
+
+
+def tuned_row(row: Row) -> Row:
+    """The row whose runs choose the learning rate of `row`."""
+    (found,) = (one for one in ROWS if one.name == (row.rate_of or row.name))
+    return found
 
 
 def tune(plan: Plan, row: Row) -> None:

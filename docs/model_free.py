@@ -37,7 +37,7 @@ def baselines(record: dict[str, Any], table: str) -> str:
                 *(
                     (with_interval(_means(mine, "predicted"), ".0f"),)
                     if dreamt
-                    else (f"{mine[0]['learning_rate']:g}", tuning)
+                    else (f"{mine[0]['learning_rate']:g}", tuning or "–")
                 ),
                 *(
                     f"{statistics.mean(run[key] / unit for run in mine):.{digits}f}"

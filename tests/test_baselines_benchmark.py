@@ -35,9 +35,9 @@ def test_the_commands_of_the_benchmark_compose(
     benchmark = module("benchmarks", "baselines", monkeypatch)
     plan = benchmark.Plan(tmp_path)
     for row in benchmark.ROWS:
-        tuned(tmp_path, row.name, **{"1e_4": 1.0, "3e_4": 2.0, "1e_3": 3.0})
+        tuned(tmp_path, row.rate_of or row.name, **{"1e_4": 1.0, "3e_4": 2.0, "1e_3": 3.0})
         tuning = list(plan.tuning(row))
-        assert len(tuning) == (3 if row.table == "environment" else 0)
+        assert len(tuning) == (3 if row.name in ("ppo", "dqn", "sac") else 0)
         for command in (*tuning, *plan.commands(row, 2)):
             config = composed(*command[3:])
             limits.check(config)
@@ -49,7 +49,8 @@ def test_the_commands_of_the_benchmark_compose(
         if row.table == "environment":
             assert config.baseline.learning_rate == 1e-3
             assert config.baseline.final_learning_rate == pytest.approx(1e-4)
-            assert config.baseline.algorithm.name == row.name
+            assert config.baseline.algorithm.name == row.name.removesuffix("-raw")
+            assert config.baseline.normalise_reward == (row.name != "ppo-raw")
 
 
 def test_the_learning_rate_has_the_highest_mean_once_all_are_known(
@@ -61,6 +62,9 @@ def test_the_learning_rate_has_the_highest_mean_once_all_are_known(
     assert plan.rate(ppo) == "?"
     tuned(tmp_path, "ppo", **{"1e_4": 5.0, "3e_4": 7.0, "1e_3": 6.0})
     assert plan.rate(ppo) == "3e-4"
+    raw = next(row for row in benchmark.ROWS if row.name == "ppo-raw")
+    assert plan.rate(raw) == "3e-4"
+    assert list(plan.tuning(benchmark.tuned_row(raw))) == list(plan.tuning(ppo))
     assert plan.tuned(ppo) == {"1e-4": 5.0, "3e-4": 7.0, "1e-3": 6.0}
 
 
@@ -81,8 +85,10 @@ def test_the_tables_have_means_and_intervals(monkeypatch: pytest.MonkeyPatch) ->
     ]
     learned = run | {"table": "learned", "what": "in the model", "seed": 1}
     learned["returns"] = {"agent": [1.0], "random": [2.0], "predicted": [4.0, 8.0]}
-    record = {"runs": [*runs, learned], "tuning": {"ppo": {"3e-4": 7.4, "1e-4": 5.0}}}
-    (row,) = tables.baselines(record, "environment").splitlines()[2:]
+    raw = runs[0] | {"name": "ppo-raw", "what": "PPO, not tuned"}
+    record = {"runs": [*runs, learned, raw], "tuning": {"ppo": {"3e-4": 7.4, "1e-4": 5.0}}}
+    row, other = tables.baselines(record, "environment").splitlines()[2:]
+    assert other == "| PPO, not tuned | 1 | 10 | -4 | 0.0003 | – | 1.20 | 0.5 | 1.5 |"
     # 20, with a standard deviation of 10: 4.303 of its error on either side.
     assert (
         row == "| PPO | 3 | 20 (-5 to 45) | -4 | 0.0003 | 0.0001: 5, 0.0003: 7 | 1.20 | 0.5 | 1.5 |"
