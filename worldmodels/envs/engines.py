@@ -209,10 +209,7 @@ def make_vector_env(
         env = _native_vector_env(spec, num_envs, processes, 96, "cpu")
     else:
         engine = EnvPoolVectorEnv if chosen == "envpool" else GymnasiumVectorEnv
-        steps, kwargs = _simulated_steps(spec), spec.kwargs
-        if _skips_by_itself(spec):
-            steps, kwargs = spec.max_steps, {**kwargs, "frame_skip": spec.frame_skip}
-        env = engine(spec.id, num_envs, processes, steps, kwargs)
+        env = engine(spec.id, num_envs, processes, _simulated_steps(spec), spec.kwargs)
     env = _repeating(spec, env)
     try:
         framed = PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
@@ -226,14 +223,7 @@ def _repeating(spec: EnvSpec, env: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, A
     """Environments that repeat actions as `spec` says."""
     if spec.frame_skip == 1 and not spec.sticky_actions:
         return env
-    return RepeatedActions(env, spec.sticky_actions, spec.frame_skip, _skips_by_itself(spec))
-
-
-def _skips_by_itself(spec: EnvSpec) -> bool:
-    """Whether the environment takes all steps of an action in one: ViZDoom, which then draws only
-    the last of them."""
-    given = spec.sticky_actions or "frame_skip" in spec.kwargs
-    return spec.id.startswith("vizdoom.") and spec.frame_skip > 1 and not given
+    return RepeatedActions(env, spec.sticky_actions, spec.frame_skip)
 
 
 def _watched(spec: EnvSpec, env: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
