@@ -30,7 +30,8 @@ def execute(command: list[str]) -> None:
 
 
 def train(command: list[str]) -> None:
-    """Run a stage that trains with settings of which it is not known whether they work.
+    """Run a stage that trains with settings of which it is not known whether they work; its
+    standard error is shown at its end.
 
     Raises:
         Diverged: a loss is not finite.
@@ -40,12 +41,17 @@ def train(command: list[str]) -> None:
         try:
             _execute(command, errors)
         except SystemExit:
-            errors.seek(0)
-            text = errors.read().strip()
-            if _NOT_FINITE in text:
-                raise Diverged(text) from None
-            sys.stderr.write(f"{text}\n")
+            if _NOT_FINITE in (text := _text(errors)):
+                raise Diverged(text.strip()) from None
             raise
+        finally:
+            sys.stderr.write(_text(errors))
+
+
+def _text(file: IO[str]) -> str:
+    """What another process wrote to a file."""
+    file.seek(0)
+    return file.read()
 
 
 def _execute(command: list[str], errors: IO[str] | None) -> None:
