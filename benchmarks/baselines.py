@@ -267,8 +267,7 @@ def main() -> None:
 
 def tuned_row(row: Row) -> Row:
     """The row whose runs choose the learning rate of `row`."""
-    (found,) = (one for one in ROWS if one.name == (row.rate_of or row.name))
-    return found
+    return row if row.rate_of is None else next(one for one in ROWS if one.name == row.rate_of)
 
 
 def tune(plan: Plan, row: Row) -> None:

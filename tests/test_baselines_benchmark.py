@@ -128,3 +128,9 @@ def test_the_benchmark_runs_in_small_and_continues_with_its_file_alone(tmp_path:
     assert [(run["name"], run["seed"]) for run in second["runs"][2:]] == [("ppo", 2)]
     assert second["tuning"] == first["tuning"]
     assert not (other / "baselines" / "tuning").exists()
+
+    # A row with the learning rate of another has that one's trials made.
+    third, _ = result(tmp_path / "third", "environment/ppo-raw", "--seed=1")
+    assert third["tuning"] == first["tuning"]
+    (raw,) = third["runs"]
+    assert (raw["name"], raw["learning_rate"]) == ("ppo-raw", ppo["learning_rate"])
