@@ -3,6 +3,8 @@
 import json
 import shutil
 from contextlib import closing
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from worldmodels.agents.folder import read_agent
 from worldmodels.agents.model_files import load_first_latents
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.envs.engines import make_vector_env
+from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.errors import install
 from worldmodels.models.controller import ControllerSpec
 
@@ -47,13 +49,17 @@ def manifest(folder: Path, stage: str) -> dict[str, Any]:
     return record
 
 
-def hold(action: float, seeds: list[int], steps: int) -> list[NDArray[Any]]:
-    """Frames, rewards, terminated, truncated over time of environments that do one thing."""
-    with closing(make_vector_env(SPEC, len(seeds))) as env:
+def played(spec: EnvSpec, seeds: list[int], actions: NDArray[Any]) -> list[NDArray[Any]]:
+    """Frames, rewards, terminated, truncated over time of the actions (T, N, 1)."""
+    with closing(make_vector_env(spec, len(seeds))) as env:
         env.reset(seed=seeds)  # type: ignore[arg-type]  # Gymnasium's hint has no list
-        actions = np.full((len(seeds), 1), action, np.float32)
-        rows = [env.step(actions)[:4] for _ in range(steps)]
+        rows = [env.step(action)[:4] for action in actions.astype(np.float32)]
     return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+def hold(action: float, seeds: list[int], steps: int) -> list[NDArray[Any]]:
+    """What environments return that do one thing; see `played`."""
+    return played(SPEC, seeds, np.full((steps, len(seeds), 1), action))
 
 
 def test_an_episode_is_the_seeds_and_no_envs() -> None:
@@ -73,6 +79,42 @@ def test_standing_still_is_worth_a_point_a_step_and_ends_in_death() -> None:
         assert (rewards[:lifetime, index] == 1).all()
         assert (rewards[lifetime:, index] == 0).all()
         assert frames[lifetime - 1, index].any(), "ViZDoom's last observation is blank"
+
+
+def test_a_frame_skip_gives_the_frames_and_rewards_of_its_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ViZDoom takes the four steps in one, and draws the last only: that is three times as fast.
+    An episode that dies ends with the frame that the agent saw."""
+    seeds, actions = [1, 2, 3], np.random.default_rng(0).uniform(-1, 1, (175, 3, 1))
+    one, four = (replace(SPEC, frame_skip=skip, max_steps=2100 // skip) for skip in (1, 4))
+    frames, rewards, ends, _ = played(one, seeds, np.repeat(actions, 4, axis=0))
+    game = import_module("vizdoom.gymnasium_wrapper.base_gymnasium_env").VizdoomEnv
+    calls, step = [], game.step
+
+    def counted(self: Any, action: Any) -> Any:
+        calls.append(action)
+        return step(self, action)
+
+    monkeypatch.setattr(game, "step", counted)
+    skipped, sums, ended, truncated = played(four, seeds, actions)
+    assert ends[-1].all()
+    assert not truncated.any()
+    np.testing.assert_array_equal(ended, ends[3::4])
+    np.testing.assert_array_equal(sums, rewards.reshape(175, 4, 3).sum(axis=1))
+    np.testing.assert_array_equal(skipped[~ended], frames[3::4][~ended])
+    lifetimes = ended.argmax(axis=0)
+    assert len(calls) == (lifetimes + 1).sum()
+    for index, last in enumerate(lifetimes.tolist()):
+        np.testing.assert_array_equal(skipped[last, index], skipped[last - 1, index])
+
+
+def test_a_time_limit_counts_actions_of_several_steps() -> None:
+    *_, terminated, truncated = played(
+        replace(SPEC, frame_skip=4, max_steps=5), [1], np.zeros((6, 1, 1))
+    )
+    assert truncated[:, 0].tolist() == [False] * 4 + [True] * 2
+    assert not terminated.any()
 
 
 @pytest.mark.parametrize(("action_bins", "button"), [(-1.0, 2), (0.0, 0), (1.0, 1)])

@@ -209,7 +209,10 @@ def make_vector_env(
         env = _native_vector_env(spec, num_envs, processes, 96, "cpu")
     else:
         engine = EnvPoolVectorEnv if chosen == "envpool" else GymnasiumVectorEnv
-        env = engine(spec.id, num_envs, processes, _simulated_steps(spec), spec.kwargs)
+        steps, kwargs = _simulated_steps(spec), spec.kwargs
+        if _skips_by_itself(spec):
+            steps, kwargs = spec.max_steps, {**kwargs, "frame_skip": spec.frame_skip}
+        env = engine(spec.id, num_envs, processes, steps, kwargs)
     env = _repeating(spec, env)
     try:
         framed = PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
@@ -223,7 +226,14 @@ def _repeating(spec: EnvSpec, env: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, A
     """Environments that repeat actions as `spec` says."""
     if spec.frame_skip == 1 and not spec.sticky_actions:
         return env
-    return RepeatedActions(env, spec.sticky_actions, spec.frame_skip)
+    return RepeatedActions(env, spec.sticky_actions, spec.frame_skip, _skips_by_itself(spec))
+
+
+def _skips_by_itself(spec: EnvSpec) -> bool:
+    """Whether the environment takes all steps of an action in one: ViZDoom, which then draws only
+    the last of them."""
+    given = spec.sticky_actions or "frame_skip" in spec.kwargs
+    return spec.id.startswith("vizdoom.") and spec.frame_skip > 1 and not given
 
 
 def _watched(spec: EnvSpec, env: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:

@@ -24,13 +24,16 @@ class RepeatedActions(VectorWrapper[Any, Any, Any, Any, Any]):
     Args:
         env: the environments; those that have ended stay as they are until the next reset.
         sticky: the probability.
-        skip: steps of the environment for each action; their rewards are added up. An episode may
+        skip: steps of the simulator for each action; their rewards are added up. An episode may
             end in any of them.
+        together: each step of `env` is all steps of an action, so that none is sticky.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], sticky: float, skip: int) -> None:
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], sticky: float, skip: int, together: bool = False
+    ) -> None:
         super().__init__(env)
-        self._sticky, self._skip = sticky, skip
+        self._sticky, self._calls = sticky, 1 if together else skip
         # Only the last step of an action is observed.
         self._between = {"draw": False} if isinstance(env, CarRacingVectorEnv) else {}
         self._generators = [np.random.default_rng() for _ in range(env.num_envs)]
@@ -56,7 +59,7 @@ class RepeatedActions(VectorWrapper[Any, Any, Any, Any, Any]):
     def step(self, actions: Any) -> VectorStep:
         """Take the steps of one action (N, ...) for each environment."""
         given, rewards = np.asarray(actions), np.zeros(self.num_envs)
-        for left in reversed(range(self._skip)):
+        for left in reversed(range(self._calls)):
             options = self._between if left else {}
             frames, reward, *ends = self.env.step(self._taken(given), **options)
             rewards += reward
