@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from worldmodels.baselines.vec_env import SeededVecEnv
 from worldmodels.envs.action_spec import BoxActions, DiscreteActions
 from worldmodels.errors import ConfigError
 from worldmodels.files.atomic import read_json
+from worldmodels.runs.artifacts import Run
+from worldmodels.stages.context import Context
+from worldmodels.stages.players import player_of
 
 SMALL = "policy_kwargs: {features_extractor_kwargs: {features_dim: 8}, net_arch: [8]}"
 PPO = f"baseline.options={{{SMALL}, n_steps: 16, batch_size: 16, n_epochs: 1}}"
@@ -156,13 +160,45 @@ def test_a_training_killed_at_any_moment_gives_the_policy_of_one_that_was_not(
     assert whole["summary"]["selection_mean"] == max(record["score"] for record in logs[0])
 
 
-def test_another_seed_gives_another_policy_and_the_same_gives_the_same(tmp_path: Path) -> None:
-    prints = [
-        trained(tmp_path / str(number), PPO, "baseline.total_steps=32", f"seed={seed}")
-        for number, seed in enumerate((1, 1, 2))
-    ]
-    first, again, other = (manifest["fingerprint"] for manifest in prints)
-    assert first == again != other
+def test_seed_and_precision_decide_the_policy(tmp_path: Path) -> None:
+    runs = ((1, "bfloat16"), (1, "bfloat16"), (2, "bfloat16"), (1, "float32"))
+    first, again, *others = (
+        trained(
+            tmp_path / str(number),
+            *(PPO, "baseline.total_steps=32", f"seed={seed}", f"trainer.precision={precision}"),
+        )["fingerprint"]
+        for number, (seed, precision) in enumerate(runs)
+    )
+    assert first == again
+    assert len({first, *others}) == 3
+    for precision in ("bfloat16", "float32"):  # of an evaluation
+        config = composed("stage=evaluate", "run=it", ALONE, f"trainer.precision={precision}")
+        player, _ = player_of(Context(config, Run(tmp_path / "0/it")))
+        job: Any = player.jobs([0], 1, 5)[0]
+        assert job.source.spec.bfloat16 is (precision == "bfloat16")
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac"])
+def test_frames_in_bfloat16_give_nearly_the_same_features_in_float32(algorithm: str) -> None:
+    from worldmodels.baselines.algorithms import PolicySpec
+
+    own = DiscreteActions(2) if algorithm == "dqn" else BoxActions((-1,), (1,))
+    spec = PolicySpec(algorithm, Actions(own), frame_stack=4, size=64)
+    torch.manual_seed(0)
+    exact, mixed = spec.build(), replace(spec, bfloat16=True).build()
+    mixed.load_state_dict(exact.state_dict())  # also: the layers behind it are the same
+    frames = torch.randint(0, 256, (8, 4, 64, 64), dtype=torch.uint8)
+    policies = {"ppo": lambda of: of, "dqn": lambda of: of.q_net, "sac": lambda of: of.actor}
+    expected, features = (
+        policy.extract_features(frames, policy.features_extractor)
+        for policy in map(policies[algorithm], (exact, mixed))
+    )
+    assert features.dtype == torch.float32
+    assert 0 < (features - expected).abs().max() < 2**-6 * expected.abs().max()
+    features.sum().backward()
+    trained = list(policies[algorithm](mixed).features_extractor.parameters())
+    assert {weights.dtype for weights in trained} == {torch.float32}
+    assert all(weights.grad is not None for weights in trained)
 
 
 def test_learning_rates_fall_over_the_whole_training(tmp_path: Path) -> None:

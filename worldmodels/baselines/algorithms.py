@@ -19,8 +19,10 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
 
 from worldmodels.baselines.actions import Actions
 from worldmodels.baselines.vec_env import observation_space
@@ -55,6 +57,19 @@ _OWN = {
 """Arguments that no option gives: those of `build`, and classes."""
 
 
+class MixedPrecisionCNN(NatureCNN):
+    """The convolutions of Stable-Baselines3 under autocast in bfloat16.
+
+    Its features are float32 again: distributions, values and losses are computed in that.
+    """
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Features (N, F) float32 of frames (N, K, H, W) float32 in [0, 1]."""
+        with torch.autocast(observations.device.type, torch.bfloat16):
+            features: Tensor = super().forward(observations)
+        return features.float()
+
+
 @dataclass(frozen=True)
 class PolicySpec:
     """What the network of a policy is built from.
@@ -65,6 +80,7 @@ class PolicySpec:
         frame_stack: it observes so many grey frames; None: features.
         size: side of the frames, or number of features.
         options: further arguments of its network, ``policy_kwargs`` of Stable-Baselines3.
+        bfloat16: frames are encoded in bfloat16, with weights in float32.
     """
 
     algorithm: str
@@ -72,11 +88,23 @@ class PolicySpec:
     frame_stack: int | None
     size: int
     options: Mapping[str, Any] = field(default_factory=dict)
+    bfloat16: bool = False
 
     @property
     def network(self) -> str:
         """Stable-Baselines3's name of the network: convolutions for frames."""
         return "MlpPolicy" if self.frame_stack is None else "CnnPolicy"
+
+    @property
+    def network_options(self) -> dict[str, Any]:
+        """All arguments of the network, ``policy_kwargs`` of Stable-Baselines3."""
+        options = dict(self.options)
+        if self.bfloat16 and self.frame_stack is not None:
+            options["features_extractor_class"] = MixedPrecisionCNN
+            if self.algorithm != "sac":
+                # Its default, which it changes for any class of features but its own.
+                options.setdefault("net_arch", [])
+        return options
 
     def build(self) -> BasePolicy:
         """The network, with random weights."""
@@ -85,7 +113,7 @@ class PolicySpec:
             frame = Box(0, 255, (self.size, self.size, 3), np.uint8)
             space = observation_space(frame, self.frame_stack)
         network = ALGORITHMS[self.algorithm].policy_aliases[self.network]
-        return network(space, self.actions.space, lr_schedule=lambda _: 0.0, **self.options)
+        return network(space, self.actions.space, lr_schedule=lambda _: 0.0, **self.network_options)
 
 
 def check_options(algorithm: str, options: Mapping[str, Any]) -> None:
@@ -154,7 +182,7 @@ def build(
     """
     check_options(spec.algorithm, options)
     arguments: dict[str, Any] = {**DEFAULTS[spec.algorithm], **options}
-    arguments["policy_kwargs"] = dict(spec.options)
+    arguments["policy_kwargs"] = spec.network_options
     if learning_rate is not None:
         arguments["learning_rate"] = segment.scheduled(learning_rate)
     try:

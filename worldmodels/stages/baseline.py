@@ -97,13 +97,16 @@ def _check_actions(context: Context, algorithm: Algorithm) -> None:
         )
 
 
-def policy_spec(context: Context, config: Mapping[str, Any], features: int | None) -> PolicySpec:
+def policy_spec(
+    context: Context, config: Mapping[str, Any], features: int | None, bfloat16: bool
+) -> PolicySpec:
     """The network of a baseline.
 
     Args:
         context: of the command, with the environment.
         config: the keys ``baseline.*`` of the stage, as its manifest has them.
         features: that it observes; None for frames.
+        bfloat16: whether frames are encoded in that.
     """
     from worldmodels.baselines.algorithms import PolicySpec
 
@@ -114,6 +117,7 @@ def policy_spec(context: Context, config: Mapping[str, Any], features: int | Non
         config["baseline.frame_stack"] if features is None else None,
         env.size if features is None else features,
         config["baseline.options"].get("policy_kwargs", {}),
+        bfloat16,
     )
 
 
@@ -121,7 +125,8 @@ def _train(context: Context, folder: StageFolder) -> None:
     from worldmodels.baselines.train import train
 
     world = _world(context, folder.path)
-    spec = policy_spec(context, folder.record["config"], world.features)
+    bfloat16 = context.runtime.bfloat16
+    spec = policy_spec(context, folder.record["config"], world.features, bfloat16)
 
     def make_envs(seeds_of: Any) -> Any:
         from worldmodels.baselines.vec_env import SeededVecEnv

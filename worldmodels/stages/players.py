@@ -187,14 +187,14 @@ def _baseline(context: Context) -> _BaselinePlayer:
 
     manifest, engine = context.run.manifest("baseline"), context.config.evaluate.engine
     folder = context.run.locate("baseline")
-    path = verified(folder, POLICY)
+    path, bfloat16 = verified(folder, POLICY), context.runtime.world_bfloat16
     if manifest["summary"]["world"] == WorldKind.real.name:
-        spec = policy_spec(context, manifest["config"], None)
+        spec = policy_spec(context, manifest["config"], None, bfloat16)
         return _BaselinePlayer(BaselinePolicy(path, spec), context.runtime.real(engine), None)
     models, features = context.inputs.models(), _features(manifest["config"])
     dynamics = load_dynamics(models.dynamics)
     size = features.size(dynamics.latent_size, dynamics)
-    source = BaselinePolicy(path, policy_spec(context, manifest["config"], size))
+    source = BaselinePolicy(path, policy_spec(context, manifest["config"], size, bfloat16))
     real = context.runtime.real(engine, models.encoder, models.dynamics, features)
     dream = _dream(context, manifest, models.dynamics, features, folder, frame_skip_of(manifest))
     return _BaselinePlayer(source, real, dream)
