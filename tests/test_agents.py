@@ -51,7 +51,7 @@ def test_a_search_on_the_parts_of_an_agent_is_that_on_its_runs(
         assert done.returncode == 0, done.stderr
     assert fingerprint(tmp_path / "again") == fingerprint(along / "along")
     page = (tmp_path / "again/report/index.html").read_text()
-    assert "uses the VAE and MDN-RNN of a trained agent" in page
+    assert "uses the encoder and the dynamics model of a trained agent" in page
     assert "is not finished" not in page
 
 

@@ -27,6 +27,8 @@ def test_every_stage_uses_the_dynamics_model(copy: Path, model: str, name: str) 
     page = (made / "report/index.html").read_text()
     assert f'<th scope="row">{name}</th>' in page
     assert "is not finished" not in page
+    named = page.replace("paper: VAE without MDN-RNN", "")  # a score of the paper's
+    assert "MDN-RNN" not in named
 
     agent = made / "controller/agent"
     assert read_agent(agent).dynamics.sizes["hidden_size"] == 32

@@ -38,7 +38,7 @@ STAGES = {
     Stage.bootstrap: "bootstrap run: a shorter run whose controller collects the data",
     Stage.rollouts: "collect episodes",
     Stage.vae: "train the VAE encoder",
-    Stage.rnn: "train the MDN-RNN dynamics model",
+    Stage.rnn: "train the dynamics model",
     Stage.controller: "optimise the controller",
     Stage.baseline: "train a model-free baseline: PPO, DQN or SAC",
     Stage.evaluate: "score an agent in the real environment, and write a video",

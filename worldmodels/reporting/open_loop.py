@@ -1,6 +1,6 @@
 """Open-loop predictions: how far the dynamics model stays close to recorded episodes.
 
-The dynamics model (MDN-RNN) starts from the encoded first frame of a recorded episode and is given
+The dynamics model starts from the encoded first frame of a recorded episode and is given
 the recorded actions; it receives no later frame. Its predicted latents, rewards and terminations
 are compared with the recorded ones. A controller that exploits the model shows as an episode that
 terminated in the environment and continues in the prediction.
@@ -99,7 +99,7 @@ def open_loop(
 
     Args:
         encoder: VAE, float32, on the CPU.
-        dynamics: MDN-RNN trained on the latents of `encoder`, on the CPU.
+        dynamics: model trained on the latents of `encoder`, on the CPU.
         episodes: recorded episodes; the random numbers of a prediction depend on the episode's
             seed.
         temperatures: sampling temperatures of the mixture (paper, section 4).

@@ -193,7 +193,7 @@ def absence(stage: str, manifests: dict[str, Record]) -> str:
     """
     inputs = manifests["controller"].texts("inputs") if "controller" in manifests else {}
     if stage in ("rollouts", "vae", "rnn") and "base" in inputs:
-        return "This run uses the VAE and MDN-RNN of a trained agent."
+        return "This run uses the encoder and the dynamics model of a trained agent."
     return f"The stage '{stage}' of this run is not finished."
 
 

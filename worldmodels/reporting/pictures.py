@@ -173,7 +173,7 @@ def compare_episode(
 
     Args:
         encoder: VAE, float32, on the CPU.
-        dynamics: MDN-RNN, on the CPU.
+        dynamics: dynamics model, on the CPU.
         episodes: recorded episodes.
         index: number of the episode in `episodes`.
         temperature: of the open-loop prediction.

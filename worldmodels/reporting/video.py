@@ -39,7 +39,7 @@ class EpisodeVideo:
         index: number of the environment at the start of the rollout.
         encoder: VAE, float32, on the CPU, for the reconstructions; None leaves out their panel and
             that of the predictions.
-        dynamics: MDN-RNN on the CPU, for the predictions; None leaves their panel out.
+        dynamics: dynamics model on the CPU, for the predictions; None leaves their panel out.
         frame_skip: of the environment: the video lasts as long as with 1.
     """
 

@@ -56,7 +56,7 @@ class Shown:
 
     Args:
         encoder: VAE; None: frames alone.
-        dynamics: MDN-RNN; None: no predictions.
+        dynamics: dynamics model; None: no predictions.
     """
 
     encoder: Encoder | None

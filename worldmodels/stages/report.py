@@ -131,7 +131,7 @@ def _compared(context: Context) -> dict[str, dict[str, Path]]:
 
 
 def _dream_trained(context: Context) -> dict[str, Path]:
-    """Name -> folder of the runs whose controllers were trained in the dream of this run's MDN-RNN.
+    """Name -> folder of the runs whose controllers were trained in this run's dynamics model.
 
     Searches this run and the runs in its folder.
     """
