@@ -44,8 +44,9 @@ if TYPE_CHECKING:  # Stable-Baselines3 is optional
     from worldmodels.baselines.train import TrainOptions
 
 POLICY = "policy.safetensors"
-_THREADS = 2
-"""Of PyTorch on a CPU. Rounding depends on their number, so the machine does not choose it."""
+_THREADS = 1
+"""Of PyTorch on a CPU. Rounding depends on their number, so the machine does not choose it; two
+that share a core wait for each other in each convolution in bfloat16, which takes 20 times as long."""
 
 
 @dataclass(frozen=True)
