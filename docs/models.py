@@ -1,10 +1,10 @@
 """The tables of models, from what ``benchmarks/encoders.py``, ``dynamics.py``, ``probe.py``,
-``calibration.py``, ``vision.py`` and ``generalisation.py`` wrote."""
+``calibration.py``, ``vision.py`` and ``generalisation.py`` wrote, and from runs."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -159,3 +159,24 @@ def _score(found: Sequence[dict[str, Any]]) -> str:
         return with_interval([row["mean"] for row in found], "z.0f")  # no "-0"
     low, high = found[0]["interval"]
     return f"{found[0]['mean']:.0f} ({low:.0f} to {high:.0f})"
+
+
+def in_quick(runs: Mapping[str, dict[str, Any]]) -> str:
+    """An agent of ``preset=quick`` for each pair of models.
+
+    Args:
+        runs: name of the pair -> the run, as `render.take_run` keeps it.
+    """
+    rows = []
+    for name, run in runs.items():
+        agent = tables.score_of("agent", run["scores"]["agent"])
+        low, high = agent.interval
+        rows.append(
+            (
+                name,
+                f"**{agent.mean:.1f}** ± {agent.std:.1f}",
+                f"{low:.1f} to {high:.1f}",
+                f"{statistics.median(agent.returns):.1f}",
+            )
+        )
+    return tables.markdown_table(("models", "mean ± std", "95 % interval", "median"), rows)

@@ -144,6 +144,8 @@ def regions() -> dict[str, str]:
         for name, table in comparisons.TABLES.items()
     }
     written["took"] = plans.took(planned)
+    in_quick = {what: _result(source) for what, source in QUICK_MODELS.items()}
+    written["quick_models"] = models.in_quick(in_quick)
     runs = {region: [_result(name) for name in seeds.names] for region, seeds in SEEDS.items()}
     for region, seeds in SEEDS.items():
         second = [_result(f"{name}-second") for name in seeds.names if seeds.second]
@@ -252,6 +254,15 @@ DOOM_DATA = {
     ),
 }
 """Training data of the agents of Take Cover, in their order, and the result of each."""
+
+QUICK_MODELS = {
+    "`conv` and `mdn_rnn`, the paper's": "quick",
+    "`rnn.model=gru`": "quick-gru",
+    "`rnn.model=transformer`": "quick-transformer",
+    "`vae.encoder=resnet`": "quick-resnet",
+    "`vae.encoder=conv3d`": "quick-conv3d",
+}
+"""Pairs of models of ``preset=quick``, and the result of each."""
 
 
 class Seeds(NamedTuple):
