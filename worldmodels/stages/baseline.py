@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # Stable-Baselines3 is optional
 POLICY = "policy.safetensors"
 _THREADS = 1
 """Of PyTorch on a CPU. Rounding depends on their number, so the machine does not choose it; two
-that share a core wait for each other in each convolution in bfloat16, which takes 20 times as long."""
+that share a core wait for each other in each convolution in bfloat16, for 20 times its time."""
 
 
 @dataclass(frozen=True)
