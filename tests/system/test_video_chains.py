@@ -79,6 +79,15 @@ def test_a_chain_with_a_frozen_network_needs_its_weights_once(encoder: str, tmp_
     words = ("stage=evaluate", "preset=smoke", "run=again", f"model={agent}", *BRIEFLY, ALONE)
     done = run(tmp_path, *words)
     assert done.returncode == 0, done.stderr
+    for model in ("gru", "transformer"):
+        other = (f"run={model}", "base=r", f"rnn.model={model}", *chosen, *CHOSEN[encoder])
+        done = run(tmp_path, "stage=all", "preset=smoke", *other, *BRIEFLY, ALONE)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not (tmp_path / model / "vae").exists()  # that of the base run
+        assert (
+            model in read_json(tmp_path / model / "rnn/manifest.json")["summary"]["validation_nll"]
+        )
+        assert "agent" in read_json(tmp_path / model / "evaluate/scores.json")
     done = run(tmp_path, "stage=export", "run=r")
     assert done.returncode == 0, done.stderr
     described = read_json(tmp_path / "r/export/onnx/export.json")
