@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import tables
-from over_seeds import with_interval
+from over_seeds import SCORE_HEADER, score_cells, with_interval
 
 
 def encoders(record: dict[str, Any]) -> str:
@@ -167,16 +167,8 @@ def in_quick(runs: Mapping[str, dict[str, Any]]) -> str:
     Args:
         runs: name of the pair -> the run, as `render.take_run` keeps it.
     """
-    rows = []
-    for name, run in runs.items():
-        agent = tables.score_of("agent", run["scores"]["agent"])
-        low, high = agent.interval
-        rows.append(
-            (
-                name,
-                f"**{agent.mean:.1f}** ± {agent.std:.1f}",
-                f"{low:.1f} to {high:.1f}",
-                f"{statistics.median(agent.returns):.1f}",
-            )
-        )
-    return tables.markdown_table(("models", "mean ± std", "95 % interval", "median"), rows)
+    rows = [
+        (name, *score_cells(tables.score_of("agent", run["scores"]["agent"])))
+        for name, run in runs.items()
+    ]
+    return tables.markdown_table(("models", *SCORE_HEADER), rows)

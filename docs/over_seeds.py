@@ -11,7 +11,7 @@ import tables
 from scipy import stats
 
 from worldmodels.config.choices import WorldKind
-from worldmodels.reporting.scores import AGENT_IN_DREAM
+from worldmodels.reporting.scores import AGENT_IN_DREAM, Score
 
 
 def agents(
@@ -30,7 +30,7 @@ def agents(
     """
     dreamt = all(AGENT_IN_DREAM in run["scores"] for run in runs)
     header = (
-        *("seed", "mean ± std", "95 % interval", "median"),
+        *("seed", *SCORE_HEADER),
         *(() if failed is None else (f"below {failed:.0f}",)),
         *(("predicted",) if dreamt else ()),
         *((f"{_episodes(second):,} further episodes",) if second else ()),
@@ -43,9 +43,7 @@ def agents(
         rows.append(
             (
                 str(run["stages"]["controller"]["config"]["seed"]),
-                f"**{agent.mean:.1f}** ± {agent.std:.1f}",
-                f"{agent.interval[0]:.1f} to {agent.interval[1]:.1f}",
-                f"{statistics.median(agent.returns):.1f}",
+                *score_cells(agent),
                 *(() if failed is None else (f"{failures} of {len(agent.returns)}",)),
                 *((f"{run['scores'][AGENT_IN_DREAM]['mean']:.0f}",) if dreamt else ()),
                 *((_mean_and_std(again),) if again else ()),
@@ -60,6 +58,18 @@ def agents(
             last[-4] = tables.over_seeds(second, 1)
         rows.append(tuple(last))
     return tables.markdown_table(header, rows)
+
+
+SCORE_HEADER = ("mean ± std", "95 % interval", "median")
+
+
+def score_cells(agent: Score) -> tuple[str, str, str]:
+    """The cells of an agent's score under `SCORE_HEADER`."""
+    return (
+        f"**{agent.mean:.1f}** ± {agent.std:.1f}",
+        f"{agent.interval[0]:.1f} to {agent.interval[1]:.1f}",
+        f"{statistics.median(agent.returns):.1f}",
+    )
 
 
 def _episodes(runs: Sequence[dict[str, Any]]) -> int:

@@ -41,9 +41,9 @@ ALGORITHMS = [
 ]
 
 
-def trained(folder: Path, *words: str) -> dict[str, Any]:
-    """The manifest of a baseline that the program trains."""
-    done = run(folder, *BRIEF, *words)
+def trained(folder: Path, *words: str, threads: int = 1) -> dict[str, Any]:
+    """The manifest of a baseline that the program trains, where OpenMP may use so many threads."""
+    done = run(folder, *BRIEF, *words, variables={"OMP_NUM_THREADS": str(threads)})
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(read_json(folder / "it/baseline/manifest.json"))
 
@@ -160,12 +160,13 @@ def test_a_training_killed_at_any_moment_gives_the_policy_of_one_that_was_not(
     assert whole["summary"]["selection_mean"] == max(record["score"] for record in logs[0])
 
 
-def test_seed_and_precision_decide_the_policy(tmp_path: Path) -> None:
+def test_seed_and_precision_decide_the_policy_and_threads_do_not(tmp_path: Path) -> None:
     runs = ((1, "bfloat16"), (1, "bfloat16"), (2, "bfloat16"), (1, "float32"))
     first, again, *others = (
         trained(
             tmp_path / str(number),
             *(PPO, "baseline.total_steps=32", f"seed={seed}", f"trainer.precision={precision}"),
+            threads=1 + number % 2,
         )["fingerprint"]
         for number, (seed, precision) in enumerate(runs)
     )
