@@ -1,5 +1,6 @@
 """Archives and videos as episodes: imported, continued, and one line for what does not fit."""
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,28 @@ def test_an_archive_that_does_not_fit_is_one_line(name: str, tmp_path: Path) -> 
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "data" / "other" / "rollouts").exists()
+
+
+def test_a_picture_is_read_only_if_it_is_there_and_no_larger_than_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").mkdir()
+    path = tmp_path / "source" / "a.npz"
+    np.savez(path, **arrays(0))
+    with monkeypatch.context() as patched:
+        patched.setattr("worldmodels.data.numpy_files.LARGEST_PICTURE", 255)
+        with pytest.raises(DataError, match="a picture of 16x16 pixels"):
+            imported(tmp_path / "data", path.parent, "numpy")
+    header = {"descr": "|u1", "fortran_order": False, "shape": (STEPS + 1, 4000, 4000, 3)}
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in content.keys() - {"observations.npy"}:
+            archive.writestr(name, content[name])
+        with archive.open("observations.npy", "w") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(DataError, match="it declares 624,000,000 bytes and has 0"):
+        imported(tmp_path / "data", path.parent, "numpy")
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,10 @@ MISFITS: dict[str, tuple[Edit, str]] = {
         _column("action", lambda c: pa.array([[0.0] * (1 + n % 2) for n in range(len(c))])),
         "cannot be read",
     ),
-    "texts as actions": (_column("action", lambda c: pa.array(["left"] * len(c))), "not numbers"),
+    "texts as actions": (
+        _column("action", lambda c: pa.array(["left"] * len(c))),
+        "action has no numbers",
+    ),
     "pictures elsewhere": (
         _column(IMAGE, lambda c: pa.array([{"bytes": None, "path": "a.png"}] * len(c), c.type)),
         "its pictures are not in the data set",
@@ -286,6 +289,29 @@ def test_sizes_that_a_file_declares_are_limited(
         imported(tmp_path / "data", whole, "lerobot")
     monkeypatch.setattr("worldmodels.data.lerobot_sets.MOST_NUMBERS", 100)
     with pytest.raises(DataError, match=r"bytes, at most 100"):
+        imported(tmp_path / "data", whole, "lerobot")
+
+
+def test_equal_values_that_are_stored_once_count_as_often_as_they_are_read(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "set"
+    shutil.copytree(whole, folder)
+    rows = 100_000
+    table = pq.read_table(folder / DATA).slice(0, 1)
+    pq.write_table(pa.concat_tables([table] * rows), folder / DATA, compression="none")
+    size = (folder / DATA).stat().st_size
+    assert size < 8 * rows
+    monkeypatch.setattr("worldmodels.data.lerobot_sets.MOST_NUMBERS", 8 * rows)
+    with pytest.raises(DataError, match=r"bytes, at most 800,000"):
+        imported(tmp_path / "data", folder, "lerobot")
+
+
+def test_the_number_of_episodes_is_limited(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worldmodels.data.lerobot_sets.MOST_EPISODES", 2)
+    with pytest.raises(DataError, match="more than 2 episodes"):
         imported(tmp_path / "data", whole, "lerobot")
 
 

@@ -134,6 +134,11 @@ def _enormous(file: h5py.File) -> None:
     file.create_dataset("episode_0/rewards", (2**40,), np.float64, chunks=(1024,))
 
 
+def _enormous_together(file: h5py.File) -> None:
+    for number in range(3):  # declared, and not stored
+        file.create_dataset(f"episode_0/infos/{number}", (2**26,), np.float64, chunks=(1024,))
+
+
 def _without_actions(file: h5py.File) -> None:
     del file["episode_0/actions"]
 
@@ -148,7 +153,8 @@ DAMAGE: dict[str, tuple[Callable[[h5py.File], None], str]] = {
         r"episode 0: an action is not one of Discrete\(3\)",
     ),
     "stored elsewhere": (_virtual, "the data of /episode_0/rewards are stored elsewhere"),
-    "too large": (_enormous, "/episode_0/rewards has 8,796,093,022,208 bytes, at most"),
+    "too large": (_enormous, "episode_0 has 8,796,093,0[0-9,]* bytes, at most"),
+    "too large together": (_enormous_together, "episode_0 has 1,[0-9,]* bytes, at most 1,073,7"),
     "no actions": (_without_actions, "episode 0 cannot be read"),
 }
 
@@ -163,6 +169,18 @@ def test_a_damaged_data_set_is_one_line(name: str, minari: Any, tmp_path: Path) 
     with pytest.raises(DataError, match=problem) as caught:
         imported(tmp_path / "data", folder, "minari")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("episodes", [10**12, -1, "x", None])
+def test_a_number_of_episodes_that_cannot_be_is_one_line(
+    minari: Any, tmp_path: Path, episodes: Any
+) -> None:
+    folder = _saved(minari, PICTURES, ACTIONS, _content(0))
+    metadata = folder / "data" / "metadata.json"
+    record = json.loads(metadata.read_text())
+    metadata.write_text(json.dumps(record | {"total_episodes": episodes}))
+    with pytest.raises(DataError, match=f"total_episodes is '?{episodes}'?, not 0 to 1048576"):
+        imported(tmp_path / "data", folder, "minari")
 
 
 def test_another_storage_of_minari_is_one_line(minari: Any, tmp_path: Path) -> None:

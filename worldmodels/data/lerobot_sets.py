@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from worldmodels.data.foreign import BLOCK_BYTES, Foreign
-from worldmodels.data.hdf5 import LARGEST_EPISODE
+from worldmodels.data.foreign import BLOCK_BYTES, LARGEST_PICTURE, Foreign
+from worldmodels.data.hdf5 import LARGEST_EPISODE, MOST_EPISODES
 from worldmodels.data.numpy_files import MOST_FILE, MOST_NUMBERS
 from worldmodels.data.videos import decoded
 from worldmodels.errors import DataError
@@ -58,8 +59,8 @@ PATHS = {
 }
 """Where the files of a format are, as info.json has to say: a path that it gives is not followed,
 only compared."""
-_LARGEST_PICTURE = 2**26
-"""Pixels of a picture that is decoded."""
+_NUMBERS = {"BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE"}
+"""Parquet's types of at most eight bytes a value."""
 _DAMAGE = (
     *(AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),
     *(Image.DecompressionBombError, pa.ArrowException),
@@ -113,7 +114,9 @@ class LeRobotSource:
         version = _version(folder / INFO, info)
         with _readable(folder / "meta"):
             episodes = self._listed_2(folder) if version == 2 else self._listed_3(folder)
-            self._episodes = sorted(episodes)
+            self._episodes = sorted(islice(episodes, MOST_EPISODES + 1))
+            if len(self) > MOST_EPISODES:
+                raise ValueError(f"more than {MOST_EPISODES:,} episodes")
         if not self._episodes:
             raise DataError(f"{where}: has no episode; give another data set")
         self._hash = lru_cache(maxsize=None)(lambda path: sha256(path, MOST_FILE))
@@ -187,7 +190,8 @@ class LeRobotSource:
                 needed += [
                     prefix + name for name in ("chunk_index", "file_index", "from_timestamp")
                 ]
-            for row in _table(path, needed, optional=[SEED]).to_pylist():
+            batches = _table(path, needed, optional=[SEED]).to_batches(max_chunksize=1024)
+            for row in (row for batch in batches for row in batch.to_pylist()):
                 places = [_whole(row[f"data/{name}_index"]) for name in ("chunk", "file")]
                 video, start = folder, 0.0
                 if self._video:
@@ -220,8 +224,9 @@ class LeRobotSource:
                 start, stop = stop, stop + parquet.metadata.row_group(group).num_rows
                 if stop <= rows.start or start >= rows.stop:
                     continue
-                _check_size(path, parquet, [group], [self._camera], LARGEST_EPISODE)
-                for batch in parquet.iter_batches(16, row_groups=[group], columns=[self._camera]):
+                _check_size(parquet, [group], [self._camera], LARGEST_EPISODE)
+                # One at a time: a picture that is stored once may stand in many rows.
+                for batch in parquet.iter_batches(1, row_groups=[group], columns=[self._camera]):
                     for row, cell in enumerate(batch[0].to_pylist(), start):
                         if row in rows:
                             block.append(_picture(name, cell))
@@ -292,22 +297,36 @@ def _table(path: Path, columns: list[str], optional: list[str]) -> pa.Table:
         if missing:
             raise ValueError(f"it has no column {', '.join(missing)}")
         wanted = columns + [name for name in optional if name in names]
-        _check_size(path, parquet, range(parquet.num_row_groups), wanted, MOST_NUMBERS)
+        groups = range(parquet.num_row_groups)
+        for column in _columns(parquet, groups, wanted):
+            if column.physical_type not in _NUMBERS:
+                raise ValueError(f"{column.path_in_schema} has no numbers")
+        _check_size(parquet, groups, wanted, MOST_NUMBERS)
         return parquet.read(wanted)
 
 
-def _check_size(
-    path: Path, parquet: pq.ParquetFile, groups: Any, columns: list[str], most: int
-) -> None:
-    """Raise `ValueError` if columns of some row groups declare more than `most` bytes."""
-    size = 0
+def _columns(
+    parquet: pq.ParquetFile, groups: Iterable[int], names: list[str]
+) -> Iterator[pq.ColumnChunkMetaData]:
+    """Some columns in each of some row groups, as the file describes them."""
     for number in groups:
         group = parquet.metadata.row_group(number)
         for index in range(group.num_columns):
             column = group.column(index)
             place = column.path_in_schema  # of lists and records, with what is in them
-            if any(place == name or place.startswith(f"{name}.") for name in columns):
-                size += max(column.total_uncompressed_size, column.total_compressed_size)
+            if any(place == name or place.startswith(f"{name}.") for name in names):
+                yield column
+
+
+def _check_size(
+    parquet: pq.ParquetFile, groups: Iterable[int], columns: list[str], most: int
+) -> None:
+    """Raise `ValueError` if columns of some row groups declare more than `most` bytes, encoded or
+    as numbers: equal values are stored once."""
+    size = 0
+    for column in _columns(parquet, groups, columns):
+        stored = max(column.total_uncompressed_size, column.total_compressed_size)
+        size += max(stored, 8 * column.num_values)
     if size > most:
         raise ValueError(f"{', '.join(columns)} have {size:,} bytes, at most {most:,}")
 
@@ -318,7 +337,7 @@ def _picture(name: str, cell: Any) -> np.ndarray:
     if not isinstance(content, bytes):
         raise DataError(f"{name}: its pictures are not in the data set; {_AGAIN}")
     with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
-        if image.width * image.height > _LARGEST_PICTURE:
+        if image.width * image.height > LARGEST_PICTURE:
             raise ValueError(f"a picture of {image.width}x{image.height} pixels")
         return np.asarray(image.convert("RGB"))
 

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete, Space
 
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.foreign import Foreign
-from worldmodels.data.hdf5 import LARGEST_EPISODE
+from worldmodels.data.hdf5 import LARGEST_EPISODE, MOST_EPISODES
 from worldmodels.data.numpy_files import MOST_FILE
 from worldmodels.envs.vector import is_picture
 from worldmodels.errors import DataError
@@ -52,7 +52,9 @@ class MinariSource:
                 f"{self._where}: is no data set of Minari (data/{METADATA} is missing); give its"
                 " folder"
             )
-        self._rewarded = _check_metadata(self._data / METADATA).get("rewarded") is not False
+        metadata = _check_metadata(self._data / METADATA)
+        self._episodes = int(metadata["total_episodes"])
+        self._rewarded = metadata.get("rewarded") is not False
         _check_content(self._data / CONTENT)
         self._storage = _opened(self._data)
         if not is_picture(self._storage.observation_space):
@@ -73,7 +75,7 @@ class MinariSource:
 
     def __len__(self) -> int:
         """The number of episodes."""
-        return int(self._storage.total_episodes)
+        return self._episodes
 
     def identity(self, index: int) -> str:
         """Number of an episode and SHA-256 of the data set."""
@@ -197,6 +199,12 @@ def _check_metadata(path: Path) -> dict[str, Any]:
     if found.get("data_format") != "hdf5":
         shown = printable(repr(found.get("data_format")), 60)
         raise DataError(f"{path}: data_format is {shown}, not hdf5; {_OTHER_FORMAT}")
+    episodes = found.get("total_episodes")
+    if not isinstance(episodes, int) or not 0 <= episodes <= MOST_EPISODES:
+        shown = printable(repr(episodes), 60)
+        raise DataError(
+            f"{path}: total_episodes is {shown}, not 0 to {MOST_EPISODES}; make the data set again"
+        )
     return found
 
 
@@ -205,14 +213,17 @@ def _check_content(path: Path) -> None:
     open_regular(path).close()
     try:
         with h5py.File(path, "r", locking=False) as file:
+            sizes: dict[str, int] = {}
             for name, data in _arrays(file, ""):
                 plan = data.id.get_create_plist()
                 virtual = plan.get_layout() == h5py.h5d.VIRTUAL
                 if virtual or plan.get_external_count():
                     raise ValueError(f"the data of {name} are stored elsewhere")
+                episode = name.split("/")[1]
                 size = math.prod(data.shape or ()) * data.dtype.itemsize
+                sizes[episode] = size = sizes.get(episode, 0) + size
                 if size > LARGEST_EPISODE:
-                    raise ValueError(f"{name} has {size:,} bytes, at most {LARGEST_EPISODE:,}")
+                    raise ValueError(f"{episode} has {size:,} bytes, at most {LARGEST_EPISODE:,}")
     except (OSError, LookupError, ValueError, RuntimeError, RecursionError) as error:
         reason = printable(" ".join(str(error).split()), 200)
         raise DataError(f"{path}: cannot be read ({reason}); make the data set again") from error

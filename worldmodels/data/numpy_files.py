@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from worldmodels.data.foreign import BLOCK_BYTES, Foreign
+from worldmodels.data.foreign import BLOCK_BYTES, LARGEST_PICTURE, Foreign
 from worldmodels.errors import ArtifactError, DataError
 from worldmodels.files.untrusted import MEGABYTE, open_regular, printable, sha256
 
@@ -80,9 +80,9 @@ class NumpySource:
 def read_array(file: IO[bytes], size: int) -> np.ndarray:
     """The array of a ``.npy`` file of `size` bytes; raises `ValueError` where it is none."""
     shape, order, dtype = _header(file)
-    count = math.prod(shape) * dtype.itemsize
-    if count > MOST_NUMBERS or file.tell() + count != size:
-        raise ValueError(f"it declares {count:,} bytes and has {size - file.tell():,}")
+    count = _check_declared(file, size, shape, dtype)
+    if count > MOST_NUMBERS:
+        raise ValueError(f"an array has {count:,} bytes, at most {MOST_NUMBERS:,}")
     return np.frombuffer(file.read(count), dtype).reshape(shape, order=order)
 
 
@@ -97,6 +97,16 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
     return shape, "F" if fortran else "C", dtype
 
 
+def _check_declared(
+    file: IO[bytes], size: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> int:
+    """The bytes that the header before declares; raises `ValueError` where others follow."""
+    count = math.prod(shape) * dtype.itemsize
+    if file.tell() + count != size:
+        raise ValueError(f"it declares {count:,} bytes and has {size - file.tell():,}")
+    return count
+
+
 def _entry(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as file:
@@ -107,11 +117,14 @@ def _pictures(path: Path) -> Iterator[np.ndarray]:
     """Blocks of the observations of an archive."""
     with _archive(path) as archive, archive.open("observations.npy") as file:
         shape, order, dtype = _header(file)
+        _check_declared(file, archive.getinfo("observations.npy").file_size, shape, dtype)
         if dtype != np.uint8 or len(shape) != 4 or shape[3] != 3 or 0 in shape or order != "C":
             raise DataError(
                 f"{path}: observations are {dtype} {shape}, not uint8 pictures (T + 1, H, W, 3);"
                 " give colour pictures"
             )
+        if math.prod(shape[1:3]) > LARGEST_PICTURE:
+            raise ValueError(f"a picture of {shape[2]}x{shape[1]} pixels")
         size = math.prod(shape[1:])
         rows = max(1, BLOCK_BYTES // size)
         for start in range(0, shape[0], rows):
