@@ -16,7 +16,11 @@ from worldmodels.config.schema import Config, register
 from worldmodels.config.shipped import CONF
 from worldmodels.config.usage import written
 
-PRESETS = ("paper", "laptop", "dream-rounds", "fine-tune", "quick", "smoke")
+PRESETS = {
+    "carracing": ("paper", "laptop", "dream-rounds", "fine-tune", "quick", "smoke"),
+    "takecover": ("paper", "laptop", "quick", "smoke"),
+}
+"""Environment -> the presets that are tested with it."""
 
 
 def keys() -> str:
@@ -34,7 +38,8 @@ def keys() -> str:
             for key in group
         ]
         header = ("key", "meaning", "unit", "default", "accepted values")
-        parts.append(f"### {str(section.__doc__).rstrip('.')}\n\n{markdown_table(header, rows)}")
+        title = " ".join(str(section.__doc__).split()).rstrip(".")
+        parts.append(f"### {title}\n\n{markdown_table(header, rows)}")
     return "\n" + "\n".join(parts) + "\n"
 
 
@@ -45,18 +50,30 @@ def presets() -> str:
     defaults = {key.name: key.default for key in keys_of(Config)}
     parts = []
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        for env in ("carracing", "takecover"):
-            chosen = [compose("config", [f"env={env}", f"preset={name}"]) for name in PRESETS]
+        for env, names in PRESETS.items():
+            chosen = [compose("config", [f"env={env}", f"preset={name}"]) for name in names]
             trees: list[Any] = [OmegaConf.to_container(config) for config in chosen]
             rows = []
             for name, default in defaults.items():
                 values = [written(reduce(getitem, name.split("."), tree)) for tree in trees]
                 if {*values, written(default)} != {values[0]}:
-                    rows.append([f"`{name}`", *map(_cell, values, PRESETS)])
-            parts.append(f"### env={env}\n\n{markdown_table(('key', *PRESETS), rows)}")
+                    cells = (
+                        _cell(name, value, env, preset)
+                        for value, preset in zip(values, names, strict=True)
+                    )
+                    rows.append([f"`{name}`", *cells])
+            parts.append(f"### env={env}\n\n{markdown_table(('key', *names), rows)}")
     return "\n" + "\n".join(parts) + "\n"
 
 
-def _cell(value: str, preset: str) -> str:
-    """A value of a preset; a long one is in its file alone."""
-    return f"`{value}`" if len(value) <= 120 else f"in `conf/preset/{preset}.yaml`"
+def _cell(key: str, value: str, env: str, preset: str) -> str:
+    """A value of a preset; a long one is named by the file that has it."""
+    if len(value) <= 120:
+        return f"`{value}`"
+    files = (CONF / "experiment" / env / f"{preset}.yaml", CONF / "preset" / f"{preset}.yaml")
+    source = next(
+        path
+        for path in files
+        if path.exists() and OmegaConf.select(OmegaConf.load(path), key) is not None
+    )
+    return f"in `conf/{source.relative_to(CONF)}`"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Submit every stage of a run; each starts when the one before it has succeeded.
+# Submit every stage of a run; each starts when the one before it has succeeded. A configuration with
+# changes of later rounds (iterate.schedule) is one job, stage=iterate.
 #
 #   slurm/submit.sh RUN [OVERRIDE...]
 #   slurm/submit.sh deep preset=paper vae.latent_size=64
@@ -10,6 +11,7 @@ set -euo pipefail
 
 stages=(rollouts vae rnn controller evaluate report)
 readonly EMPTY_BOOTSTRAP='bootstrap: {}'
+readonly EMPTY_SCHEDULE='  schedule: []'
 
 if [[ $# -eq 0 || $1 == -* || $1 == *=* ]]; then
     echo "usage: slurm/submit.sh RUN [OVERRIDE...]   (slurm/submit.sh mine preset=laptop)" >&2
@@ -22,6 +24,7 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 # A mistyped key is an error here, not after hours in the queue.
 composed=$(python -m worldmodels "run=$run" "$@" --cfg job)
 grep -qxF "$EMPTY_BOOTSTRAP" <<<"$composed" || stages=(bootstrap "${stages[@]}")
+grep -qxF "$EMPTY_SCHEDULE" <<<"$composed" || stages=(iterate)
 
 jobs=()
 withdraw() {

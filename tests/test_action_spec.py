@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary
 
-from worldmodels.envs.action_spec import ActionBounds, action_bounds, actions_of
+from worldmodels.envs.action_spec import ActionBounds, actions_of
 from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.errors import ConfigError, WorldModelsError
 
@@ -21,7 +21,7 @@ def chooses(count: int, start: int = 0, action_bins: tuple[int, ...] | None = No
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_choice_is_the_largest_number(processes: int) -> None:
     with closing(make_vector_env(chooses(3, start=5), num_envs=2, processes=processes)) as env:
-        assert action_bounds(env) == ActionBounds((0.0,) * 3, (1.0,) * 3, choice=True)
+        assert actions_of(env).bounds == ActionBounds((0.0,) * 3, (1.0,) * 3, choice=True)
         env.reset(seed=[9, 9])  # type: ignore[arg-type]
         vectors = np.array([[0, 0, 1], [0.2, 0.1, 0]], np.float32)
         infos = env.step(vectors)[4]
@@ -33,7 +33,7 @@ def test_a_choice_is_the_largest_number(processes: int) -> None:
 
 def test_a_action_bins_has_three_thirds() -> None:
     with closing(make_vector_env(chooses(4, action_bins=(2, 0, 3)), num_envs=5)) as env:
-        assert action_bounds(env) == ActionBounds((-1.0,), (1.0,))
+        assert actions_of(env).bounds == ActionBounds((-1.0,), (1.0,))
         env.reset(seed=[9] * 5)  # type: ignore[arg-type]
         pulled = np.array([[-1], [-0.34], [0.33], [0.34], [1]], np.float32)
         assert env.step(pulled)[4]["done"].tolist() == [2, 2, 0, 3, 3]
@@ -45,7 +45,7 @@ def test_an_unusual_box_is_acted_in_from_minus_one_to_one() -> None:
         id=COUNTDOWN, crop_rows=8, kwargs={"actions": Box(np.array([-2, 0]), np.array([2, 8]))}
     )
     with closing(make_vector_env(spec, num_envs=1)) as env:
-        assert action_bounds(env) == ActionBounds((-1.0, -1.0), (1.0, 1.0))
+        assert actions_of(env).bounds == ActionBounds((-1.0, -1.0), (1.0, 1.0))
         env.reset(seed=[9])  # type: ignore[arg-type]
         vectors = np.array([[0.5, -0.5]], np.float32)
         done = env.step(vectors)[4]["done"]

@@ -47,6 +47,7 @@ OPTIONS = ImaginationOptions(
     termination_penalty=2.0,
     each_step=True,
     pessimism=0.0,
+    frame_skip=1,
     seed=3,
 )
 GRADIENTS = ("controller.world=dream", "controller.optimizer=actor_critic")

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +21,6 @@ from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.scores import AGENT_IN_DREAM
-from worldmodels.worlds.collect import NoisyAgent
-from worldmodels.worlds.real import Perception, RealWorld
 
 ACTIONS = ActionBounds((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 SHIPPED = Path(__file__).resolve().parent.parent / "pretrained" / "carracing"
@@ -191,78 +188,11 @@ def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Pat
     assert noisy.max() <= 1
 
 
-def test_noise_is_on_the_parameters_and_another_for_each_episode(smoke: Path) -> None:
-    folder = smoke / "smoke/controller/agent"
-    agent = read_agent(folder)
-    world = RealWorld(no_envs, Perception(agent.encoder, agent.dynamics, agent.config.features))
-    seeds = tuple(range(4000))
-    blind = torch.zeros(len(seeds), world.feature_size)  # leaves the biases alone
-    policy = NoisyAgent(folder, 0.3, 0.0, ACTIONS).policy(world, seeds)
-    steering = policy.act(blind)[:, 0]
-    torch.testing.assert_close(policy.act(blind)[:, 0], steering)
-    added = torch.atanh(steering) - agent.parameters[-3].item()
-    assert added.std().item() == pytest.approx(0.3, rel=0.05)
-    assert added.mean().item() == pytest.approx(0.0, abs=0.02)
-    one = NoisyAgent(folder, 0.3, 0.0, ACTIONS).policy(world, seeds[7:8]).act(blind[:1])[:, 0]
-    torch.testing.assert_close(one, steering[7:8])
-    # Of 0.3 times a cubed uniform number: the mean of its sixth power is a seventh.
-    varied = NoisyAgent(folder, 0.3, 0.0, ACTIONS, noise_exponent=3.0).policy(world, seeds)
-    added = torch.atanh(varied.act(blind)[:, 0]) - agent.parameters[-3].item()
-    assert added.std().item() == pytest.approx(0.3 / 7**0.5, rel=0.08)
-    assert added.abs().median().item() < 0.03
-
-
-def test_noise_on_outputs_changes_slowly_and_depends_on_the_episode_alone(smoke: Path) -> None:
-    folder = smoke / "smoke/controller/agent"
-    agent = read_agent(folder)
-    world = RealWorld(no_envs, Perception(agent.encoder, agent.dynamics, agent.config.features))
-    seeds = tuple(range(2000))
-    blind = torch.zeros(len(seeds), world.feature_size)
-    noisy = NoisyAgent(folder, 0.0, 0.0, ACTIONS, action_noise=0.3)
-    policy = noisy.policy(world, seeds)
-    steering = torch.stack([policy.act(blind)[:, 0] for _ in range(12)])  # (steps, environments)
-    added = torch.atanh(steering) - agent.parameters[-3].item()
-    assert added.std(dim=1).numpy() == pytest.approx(0.3, rel=0.08)
-    for lag in (1, 2, 4):
-        pairs = torch.stack([added[5], added[5 + lag]])
-        assert torch.corrcoef(pairs)[0, 1].item() == pytest.approx(0.8**lag, abs=0.06)
-    few = noisy.policy(world, seeds)
-    few.act(blind)
-    few.keep(np.arange(len(seeds)) >= 1990)
-    torch.testing.assert_close(few.act(blind[1990:])[:, 0], steering[1, 1990:])
-
-
-def test_bursts_begin_and_last_as_they_should(smoke: Path) -> None:
-    folder, ez_greedy_epsilon, steps = smoke / "smoke/controller/agent", 0.05, 400
-    agent = read_agent(folder)
-    world = RealWorld(no_envs, Perception(agent.encoder, agent.dynamics, agent.config.features))
-    seeds = tuple(range(50))
-    blind = torch.zeros(len(seeds), world.feature_size)
-    own = NoisyAgent(folder, 0.0, 0.0, ACTIONS).policy(world, seeds).act(blind)  # as long as blind
-    policy = NoisyAgent(folder, 0.0, ez_greedy_epsilon, ACTIONS).policy(world, seeds)
-    acted = torch.stack([policy.act(blind) for _ in range(steps)])  # (steps, environments, actions)
-    bursting = (acted != own).any(dim=2)
-    # A burst of 15.5 steps in the mean, then 1 / epsilon - 1 steps before the next begins.
-    assert bursting.float().mean().item() == pytest.approx(
-        15.5 / (15.5 + 1 / ez_greedy_epsilon - 1), abs=0.03
-    )
-    assert (acted.abs() <= 1).all()
-    few = NoisyAgent(folder, 0.0, ez_greedy_epsilon, ACTIONS).policy(world, seeds)
-    few.keep(np.arange(len(seeds)) >= 45)
-    torch.testing.assert_close(
-        torch.stack([few.act(blind[45:]) for _ in range(50)]), acted[:50, 45:]
-    )
-
-
 def test_epsilon_is_a_probability(smoke: Path, tmp_path: Path) -> None:
     drive = ("stage=rollouts", "preset=smoke", "rollouts.policy=controller", ALONE)
     model = f"model={smoke / 'smoke/controller/agent'}"
     line = error_line(run(tmp_path, *drive, model, "rollouts.ez_greedy_epsilon=1.5"))
     assert "rollouts.ez_greedy_epsilon=1.5" in line
-
-
-def no_envs(num_envs: int) -> Any:
-    raise AssertionError("nothing is played here")
 
 
 def test_a_controller_of_another_world_is_refused(agent: Path, tmp_path: Path) -> None:

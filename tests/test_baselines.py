@@ -10,42 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from baseline_training import BRIEF, BUFFER, DISCRETE, PPO, SMALL, trained
 from command import ALONE, composed, error_line, run
-from pages import headings
 
 from worldmodels import extras
-from worldmodels.agents.folder import load_config
 from worldmodels.api import make_dream, make_env
 from worldmodels.baselines.actions import Actions
 from worldmodels.baselines.frames import FrameStack
+from worldmodels.baselines.policy import load_policy
 from worldmodels.baselines.vec_env import SeededVecEnv
 from worldmodels.envs.action_spec import BoxActions, DiscreteActions
-from worldmodels.errors import ConfigError
-from worldmodels.files.atomic import read_json
+from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.runs.artifacts import Run
+from worldmodels.runs.tracking import read_metrics
 from worldmodels.stages.context import Context
 from worldmodels.stages.players import player_of
 
-SMALL = "policy_kwargs: {features_extractor_kwargs: {features_dim: 8}, net_arch: [8]}"
-PPO = f"baseline.options={{{SMALL}, n_steps: 16, batch_size: 16, n_epochs: 1}}"
-BUFFER = "buffer_size: 64, learning_starts: 16, batch_size: 8, gradient_steps: 1"
-BRIEF = (
-    *("stage=baseline", "run=it", "env.max_steps=12", "baseline.num_envs=2", ALONE),
-    *("baseline.total_steps=64", "baseline.checkpoint_steps=32", "baseline.eval_episodes=2"),
-)
-DISCRETE = "env.kwargs={continuous: false}"
 ALGORITHMS = [
     ("ppo", [PPO]),
     ("dqn", [f"baseline.options={{{SMALL}, {BUFFER}}}", DISCRETE]),
     pytest.param("sac", [f"baseline.options={{{SMALL}, {BUFFER}}}"], marks=pytest.mark.system),
 ]
-
-
-def trained(folder: Path, *words: str, threads: int = 1) -> dict[str, Any]:
-    """The manifest of a baseline that the program trains, where OpenMP may use so many threads."""
-    done = run(folder, *BRIEF, *words, variables={"OMP_NUM_THREADS": str(threads)})
-    assert done.returncode == 0, done.stdout + done.stderr
-    return dict(read_json(folder / "it/baseline/manifest.json"))
 
 
 # --- what it observes, and how it acts
@@ -157,6 +142,12 @@ def test_a_training_killed_at_any_moment_gives_the_policy_of_one_that_was_not(
     ]
     assert logs[0] == logs[1]
     assert [record["steps"] for record in logs[0]] == [32, 64]
+    metrics = [
+        [row[:3] for row in read_metrics(tmp_path / name / "it/baseline/metrics.csv")]
+        for name in ("whole", "killed")
+    ]
+    assert metrics[0] == metrics[1]
+    assert [row[0] for row in metrics[0] if row[1] == "selection/mean"] == [32, 64]
     assert whole["summary"]["selection_mean"] == max(record["score"] for record in logs[0])
 
 
@@ -215,87 +206,6 @@ def test_learning_rates_fall_over_the_whole_training(tmp_path: Path) -> None:
     assert rates == pytest.approx({64: 4e-4 + 3.6e-3 * 3 / 4, 128: 4e-4 + 3.6e-3 * 1 / 4})
 
 
-# --- evaluation and report
-
-
-@pytest.mark.system
-def test_a_baseline_is_evaluated_reported_and_compared(smoke: Path, copy: Path) -> None:
-    trained(copy, PPO, "run=it")
-    words = ("preset=smoke", "run=it", "env.max_steps=12", "evaluate.engine=native")
-    done = run(copy, "stage=evaluate", *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    scores = read_json(copy / "it/evaluate/scores.json")
-    assert scores.keys() == {"agent", "random policy"}
-    assert scores["agent"]["seeds"] == scores["random policy"]["seeds"] == [0, 1]
-    assert (copy / "it/evaluate/median.mp4").stat().st_size > 1000
-    done = run(copy, "stage=report", *words, "compare=[smoke]")
-    assert done.returncode == 0, done.stdout + done.stderr
-    page = (copy / "it/report/index.html").read_text()
-    found = headings(page)
-    assert "Model-free baseline" in found
-    assert "VAE encoder" not in found
-    figures = copy / "it/report/figures"
-    for axis in ("environment-steps", "hours"):
-        name = f"comparison-return-over-{axis}-of-all-stages.csv"
-        with (figures / name).open(newline="") as file:
-            lines = {row["line"] for row in csv.DictReader(file)}
-        assert {"it", "smoke", "random policy"} <= lines
-
-
-@pytest.mark.system
-def test_a_baseline_is_trained_in_the_learned_model_and_judged_in_both(
-    smoke: Path, tmp_path: Path
-) -> None:
-    agent = smoke / "smoke/controller/agent"
-    features = load_config(agent).features
-    words = (
-        *(f"base={agent}", "preset=smoke", "controller.world=dream", "controller.max_steps=12"),
-        "env.max_steps=12",
-        f"controller.latent={'sampled' if features.sampled else 'mean'}",
-    )
-    manifest = trained(
-        tmp_path,
-        *words,
-        "run=it",
-        "baseline.options={policy_kwargs: {net_arch: [8]}, n_steps: 16, n_epochs: 1}",
-    )
-    assert manifest["summary"]["world"] == "dream"
-    assert manifest["inputs"].keys() == {"base"}
-    done = run(
-        tmp_path,
-        "stage=evaluate",
-        "run=it",
-        *words,
-        "evaluate.engine=native",
-        "evaluate.video=false",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    scores = read_json(tmp_path / "it/evaluate/scores.json")
-    assert scores.keys() == {"agent", "random policy", "agent in the dream"}
-
-
-@pytest.mark.system
-def test_a_baseline_of_the_learned_model_is_judged_with_the_frame_skip_of_its_training(
-    tmp_path: Path,
-) -> None:
-    words = (
-        *("env=takecover", "base=pretrained/takecover", "controller.world=dream"),
-        *("env.max_steps=24", "controller.max_steps=6", "controller.latent=sampled"),
-        "controller.temperature=0.5",
-    )
-    options = "baseline.options={policy_kwargs: {net_arch: [8]}, n_steps: 16, n_epochs: 1}"
-    made = trained(tmp_path, *words, "env.frame_skip=4", options)
-    assert made["config"]["env.frame_skip"] == 4
-    evaluation = ("stage=evaluate", "run=it", "env.frame_skip=null", "evaluate.video=false")
-    done = run(tmp_path, *words, *evaluation)
-    assert done.returncode == 0, done.stdout + done.stderr
-    scores = read_json(tmp_path / "it/evaluate/scores.json")
-    assert read_json(tmp_path / "it/evaluate/manifest.json")["config"]["env.frame_skip"] == 4
-    # No episode is over after so few steps: each counts the simulator's.
-    assert set(scores["agent"]["returns"]) == {24}
-    assert set(scores["agent in the dream"]["returns"]) == {24}
-
-
 # --- what cannot be done
 
 
@@ -307,6 +217,7 @@ def test_a_baseline_of_the_learned_model_is_judged_with_the_frame_skip_of_its_tr
         (["baseline.options={n_step: 3}"], "baseline.options.n_step: ppo of Stable-Baselines3"),
         (["baseline.options={batch_size: 0}"], "baseline.options: ppo refuses them: "),
         (["baseline.options={verbose: 2}"], "baseline.options.verbose: ppo of Stable"),
+        (["baseline.options={use_sde: true}"], "baseline.options.use_sde: ppo of Stable"),
         (["baseline.total_steps=0"], "baseline.total_steps=0: choose"),
         (["env.engine=envpool"], "reset_mask"),
     ],
@@ -341,8 +252,7 @@ def test_without_stable_baselines_the_extra_is_named(monkeypatch: pytest.MonkeyP
 
 def test_a_policy_file_of_another_network_is_refused(tmp_path: Path) -> None:
     from worldmodels.baselines.algorithms import PolicySpec
-    from worldmodels.baselines.policy import load_policy, save_policy
-    from worldmodels.errors import ArtifactError
+    from worldmodels.baselines.policy import save_policy
 
     actions = Actions(BoxActions((-1,), (1,)))
     torch.manual_seed(0)

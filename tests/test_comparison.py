@@ -83,6 +83,18 @@ def test_a_step_with_a_repeated_action_counts_as_the_simulators_steps(copy: Path
     assert [point.seconds for point in repeated] == [point.seconds for point in once]
 
 
+def test_a_run_without_environment_steps_is_in_the_figure_of_hours_alone() -> None:
+    dreamt = Progress([Point(0, 3600.0, 800.0)], searched=False)
+    steps, hours = draw_progress({"dreamt": [dreamt]}, "CarRacing-v3", random=-30.0)
+    assert steps is None
+    assert hours is not None
+    assert "dreamt,1.0,800.0" in hours.csv
+    played = Progress([Point(100, 36.0, 5.0)], searched=False)
+    both, _ = draw_progress({"dreamt": [dreamt], "played": [played]}, "CarRacing-v3", random=None)
+    assert both is not None
+    assert "dreamt" not in both.csv
+
+
 def test_runs_that_differ_in_the_seed_are_lines_of_one_name() -> None:
     seeds = [Progress([Point(100 * n, 36.0, 5.0 * n)], searched=False) for n in (1, 2)]
     found = draw_progress({"PPO": seeds, "none": []}, "CarRacing-v3", random=-30.0)

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,8 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def documented_commands() -> list[str]:
-    text = "\n".join(page.read_text().replace("\\\n", " ") for page in PAGES)
+def documented_commands(pages: Sequence[Path] = PAGES) -> list[str]:
+    text = "\n".join(page.read_text().replace("\\\n", " ") for page in pages)
     commands = re.findall(r"^ *python -m worldmodels (.*)$", text, re.MULTILINE)
     # A folder of the reader's own: tests/test_new_environment.py makes it.
     return [command for command in commands if "--config-dir" not in command]
@@ -44,6 +45,21 @@ def test_documented_commands_compose(command: str) -> None:
         words.remove("--multirun")
         words = [word.split(",")[0] for word in words]
     checked(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_can_follow_one_another(page: Path) -> None:
+    """None makes a stage of a run that another has made from something else."""
+    made: dict[tuple[str, str], dict[str, str]] = {}
+    for command in documented_commands([page]):
+        keys = dict(
+            word.split("=", 1) for word in shlex.split(command, comments=True) if "=" in word
+        )
+        if "--multirun" in command or keys.get("overwrite") == "true" or "run" not in keys:
+            continue
+        sources = {key: keys.get(key, "") for key in ("model", "base", "env")}
+        first = made.setdefault((keys["stage"], keys["run"]), sources)
+        assert sources == first, command
 
 
 @pytest.mark.slow

@@ -60,6 +60,7 @@ def prepared(
     pessimism: float = 0,
     penalty: float = 0,
     noise: float = 1,
+    frame_skip: int = 1,
 ) -> tuple[Recorded, Moments, ImaginationTask]:
     """A controller, where its episodes begin, and its task; with hardly any noise the episodes are
     the same whatever random numbers are drawn."""
@@ -81,6 +82,7 @@ def prepared(
         termination_penalty=penalty,
         each_step=each_step,
         pessimism=pessimism,
+        frame_skip=frame_skip,
         seed=0,
     )
     fabric = Fabric(accelerator="cpu", devices=1)
@@ -122,6 +124,15 @@ def test_the_reward_is_the_mean_lowered_by_the_deviation(each_step: bool) -> Non
     assert imagined(models, each_step=each_step)[0]["reward"] == pytest.approx(
         rewards.mean(), rel=1e-5
     )
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_without_predicted_rewards_a_step_is_worth_its_steps_of_the_simulator(count: int) -> None:
+    models = [member(seed, reward_weight=0.0) for seed in range(count)]
+    once, skipping = (imagined(models, frame_skip=skip)[0] for skip in (1, 4))
+    assert 0.1 < once["termination"] < 0.9
+    assert once["reward"] == pytest.approx(1 - once["termination"], rel=1e-4)
+    assert skipping["reward"] == pytest.approx(4 * once["reward"], rel=1e-4)
 
 
 def test_each_member_ends_its_share_of_the_episodes() -> None:

@@ -194,6 +194,12 @@ def test_a_dream_on_models_at_hand_is_left_to_the_search() -> None:
 # --- what is checked before the first stage
 
 
+def test_a_chain_with_the_settings_of_later_rounds_is_refused(tmp_path: Path) -> None:
+    config = composed("preset=dream-rounds", "stage=all")
+    with pytest.raises(ConfigError, match=r"use stage=iterate, or iterate\.schedule="):
+        Context(config, Run(tmp_path / "run")).check()
+
+
 @pytest.mark.parametrize("stage", ["stage=all", "stage=iterate", "stage=evaluate"])
 @pytest.mark.parametrize(
     ("overrides", "said"),
@@ -202,7 +208,7 @@ def test_a_dream_on_models_at_hand_is_left_to_the_search() -> None:
         (["env.id=CarRacing-v99"], "env.id=CarRacing-v99: is not registered"),
         (["env.id=NoSuchGame-v0"], "env.id=NoSuchGame-v0: is not registered"),
         (["env.id=json:NoSuchGame-v0"], "env.id=json:NoSuchGame-v0: is not registered"),
-        (["evaluate.engine=native", "env.id=Acrobot-v1"], "env.engine=native simulates"),
+        (["evaluate.engine=native", "env.id=Acrobot-v1"], "engine=native simulates CarRacing-v3"),
         (["device=mps"], "device=mps"),
     ],
 )

@@ -179,7 +179,7 @@ def test_open_loop_errors_are_those_of_the_frames_in_the_picture(
     measures = importlib.import_module("comparison_measures")
     found = measures.open_loop_errors(encoder, dynamics, episodes)
 
-    image = open_loop(encoder, dynamics, episodes, temperatures=(1.0,)).image[..., :3]
+    image = open_loop(encoder, dynamics, episodes, 1, (1.0,)).image[..., :3]
     rows = image.reshape(3, 66, 12, 66, 3)[:, 1:-1, :, 1:-1].transpose(0, 2, 1, 3, 4)
     recorded, reconstructed, predicted = rows.astype(np.float64)
     order = np.random.default_rng(0).permutation(12)

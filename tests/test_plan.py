@@ -14,6 +14,7 @@ import torch
 from command import composed, error_line, run
 from waiting import wait_for
 
+from worldmodels.config.environments import env_spec
 from worldmodels.data.prefetch import prefetch
 from worldmodels.files.atomic import read_json
 from worldmodels.planning.estimate import Base, Data, Estimate, Rates, without_work
@@ -23,6 +24,7 @@ from worldmodels.runs import costs
 from worldmodels.runs.artifacts import Run
 from worldmodels.stages import plan as plan_stage
 from worldmodels.stages.calibration import calibrate, worlds
+from worldmodels.stages.calibration.miniature import STEPS, miniature
 from worldmodels.stages.context import Context
 from worldmodels.system import spent
 from worldmodels.system.resources import Meter, Sampler
@@ -220,6 +222,13 @@ def test_what_a_run_in_miniature_did_is_no_part_of_what_every_run_takes() -> Non
     kept = without_work(rates(), small).base
     assert kept["vae"].seconds == pytest.approx(10 - (work["vae"].seconds - 10))
     assert kept["rollouts"].disk == max(0, 300 - 8 * 41 * 7)
+
+
+@pytest.mark.parametrize("skip", ["null", "4"])
+def test_a_run_in_miniature_has_as_many_steps_with_a_frame_skip(skip: str) -> None:
+    small = miniature(composed("preset=quick", f"env.frame_skip={skip}"), workers=1)
+    steps = (small.rollouts.max_steps, small.controller.max_steps, env_spec(small.env).max_steps)
+    assert steps == (STEPS, STEPS, STEPS)
 
 
 def test_waiting_for_data_is_counted() -> None:

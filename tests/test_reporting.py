@@ -262,16 +262,19 @@ def dynamics_with_termination(logit: float) -> MDNRNN:
     return dynamics
 
 
-def test_predicted_terminations_are_kept_apart_from_recorded_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("skip", [1, 4])
+def test_predicted_terminations_are_kept_apart_from_recorded_ones(
+    tmp_path: Path, skip: int
+) -> None:
     torch.manual_seed(1)
     encoder, recorded = ConvVAE(8).eval(), episodes(tmp_path)
     for logit, fraction in ((-50.0, 0.0), (50.0, 1.0)):
-        result = open_loop(encoder, dynamics_with_termination(logit), recorded, (0.5, 1.0))
+        result = open_loop(encoder, dynamics_with_termination(logit), recorded, skip, (0.5, 1.0))
         assert [one.temperature for one in result.rollouts] == [0.5, 1.0]
         for predicted in result.rollouts:
             assert predicted.trajectories.terminated.shape == (3, 30)
             assert (predicted.trajectories.fraction_terminated() == fraction).all()
-            assert predicted.trajectories.mean_return()[-1] == 30 * (1 - fraction)
+            assert predicted.trajectories.mean_return()[-1] == skip * 30 * (1 - fraction)
     assert result.lengths.tolist() == [30] * 3
     assert (result.recorded.terminated == 0).all()
     assert result.recorded.mean_return().tolist() == list(range(1, 31))
@@ -282,7 +285,7 @@ def test_latent_error_is_that_of_the_mode_under_the_recorded_actions(tmp_path: P
     encoder, recorded = ConvVAE(8).eval(), episodes(tmp_path)
     dynamics = dynamics_with_termination(-50.0)
     # At this temperature a sample is the mode of the mixture.
-    result = open_loop(encoder, dynamics, recorded, (1e-8,))
+    result = open_loop(encoder, dynamics, recorded, 1, (1e-8,))
     episode = recorded.episode(1)
     with torch.inference_mode():
         encoded = encoder.encode(to_input(torch.from_numpy(episode.frames))).mean

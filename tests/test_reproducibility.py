@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from foreign import archives, imported
 
 from worldmodels.errors import ArtifactError
+from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.reproducibility import render_checklist
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
@@ -44,6 +46,17 @@ def test_a_report_has_the_checklist_with_what_the_stages_recorded(smoke: Path) -
     for stage, manifest in manifests.items():
         for key in manifest["config"]:
             assert re.search(rf">{stage}</th><td>{re.escape(key)}</td>", page)
+
+
+def test_the_time_limit_is_given_as_a_command_takes_it(smoke: Path, tmp_path: Path) -> None:
+    shutil.copytree(smoke / "smoke/rollouts", tmp_path / "rollouts")
+    manifest = tmp_path / "rollouts/manifest.json"
+    record = read_json(manifest)
+    del record["crc32"]
+    record["config"] |= {"env.max_steps": 250, "env.frame_skip": 4}
+    write_json(manifest, record)
+    page = render_checklist("it", {"rollouts": tmp_path / "rollouts"})
+    assert re.search(r"env\.max_steps</td>\s*<td>1000</td>", page)
 
 
 def test_questions_that_a_run_cannot_answer_are_open(smoke: Path) -> None:

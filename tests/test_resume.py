@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from command import ALONE, BRIEFLY, run, start
 
+from worldmodels.runs.tracking import read_metrics
+
 SEARCH = (
     "controller.generations=12",
     "controller.eval_interval=4",
@@ -84,6 +86,11 @@ def killed_until_done(data: Path, stage: str, kills: int, rng: random.Random) ->
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def selected(path: Path) -> list[tuple[int, str, float]]:
+    """The rows of evaluations on the selection seeds, without their times."""
+    return [row[:3] for row in read_metrics(path) if row[1].startswith("selection/")]
+
+
 def copy_upstream(reference: Path, data: Path, stage: str) -> None:
     for earlier in list(LONG)[: list(LONG).index(stage)]:
         shutil.copytree(reference / "smoke" / earlier, data / "smoke" / earlier)
@@ -137,6 +144,10 @@ def test_killed_where_it_writes(
     done = run(killed, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert fingerprint(killed, stage) == fingerprint(whole, stage)
+    if stage == "controller":
+        folders = (data / "smoke/controller" for data in (killed, whole))
+        found, expected = (selected(folder / "metrics.csv") for folder in folders)
+        assert found == expected
     assert not list(killed.rglob(".*.tmp"))
 
 

@@ -14,8 +14,9 @@ from shell import ROOT, Commands, lint
 from waiting import HANG_SECONDS, wait_for
 
 CHAIN = ("rollouts", "vae", "rnn", "controller", "evaluate", "report")
-STAGES = ("bootstrap", *CHAIN)
-SIMULATING = ("bootstrap", "rollouts", "controller", "evaluate")
+STAGES = ("bootstrap", *CHAIN, "iterate")
+SIMULATING = ("bootstrap", "rollouts", "controller", "evaluate", "iterate")
+TRAINING = ("vae", "rnn", "iterate")
 
 
 def test_scripts_pass_shellcheck() -> None:
@@ -70,7 +71,7 @@ def test_batch_script_asks_for_what_its_stage_uses(name: str) -> None:
     assert asked["requeue"] == ""
     assert asked["open-mode"] == "append"
     assert asked["signal"] == "B:TERM@120"
-    assert ("gres" in asked) == (name in ("vae", "rnn"))
+    assert ("gres" in asked) == (name in TRAINING)
     assert (int(asked["cpus-per-task"]) >= 16) == (name in SIMULATING)
     # Slurm fails a job without a word when the folder of its log is missing.
     assert Path(asked["output"]).parent == Path("data")
@@ -155,7 +156,7 @@ def test_stage_killed_by_sigterm_during_its_imports_is_requeued(slurm: Commands)
 @pytest.fixture
 def login_node(commands: Commands) -> Commands:
     """Where jobs are submitted: sbatch numbers them from 101 on."""
-    commands.add("python", 'echo "bootstrap: $BOOTSTRAP"')
+    commands.add("python", 'printf "%s\\n" "bootstrap: $BOOTSTRAP" "  schedule: []"')
     commands.add(
         "sbatch",
         """number=$((100 + $(grep -c '^sbatch ' "$CALLS")))
@@ -175,7 +176,7 @@ def ours(login_node: Commands) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["", ";north"])
-@pytest.mark.parametrize("stages", [CHAIN, STAGES])
+@pytest.mark.parametrize("stages", [CHAIN, ("bootstrap", *CHAIN)])
 def test_submit_chains_the_stages(
     login_node: Commands, cluster: str, stages: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -212,6 +213,16 @@ def test_submit_begins_with_a_bootstrap_run_where_the_preset_has_one(
     done = login_node.run("slurm/submit.sh", "mine", f"preset={preset}")
     assert done.returncode == 0, done.stderr
     assert login_node.calls("sbatch")[0].startswith(f"--parsable --job-name=mine-{first} ")
+
+
+def test_rounds_whose_settings_change_are_one_job(login_node: Commands) -> None:
+    ours(login_node)
+    done = login_node.run("slurm/submit.sh", "mine", "preset=dream-rounds")
+    assert done.returncode == 0, done.stderr
+    [call] = login_node.calls("sbatch")
+    assert call == (
+        "--parsable --job-name=mine-iterate slurm/iterate.sbatch run=mine preset=dream-rounds"
+    )
 
 
 def test_submit_withdraws_the_chain_when_a_stage_is_refused(login_node: Commands) -> None:

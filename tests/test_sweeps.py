@@ -98,24 +98,32 @@ os.kill(os.getpid(), signal.Signals[sys.argv[1]])
 assert interrupts.requested()
 sweeps.stop_job()
 """
+OF_ARRAY = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
 
 
 @pytest.mark.parametrize(
-    ("received", "refused", "calls", "said"),
+    ("received", "refused", "task", "calls", "said"),
     [
-        ("SIGTERM", "0", [], ""),
-        ("SIGUSR2", "0", ["requeue 7"], "job 7 requeued\n"),
-        ("SIGUSR2", "1", ["requeue 7"], "Slurm refused to requeue job 7: submit the sweep again"),
+        ("SIGTERM", "0", {}, [], ""),
+        ("SIGUSR2", "0", {}, ["requeue 7"], "job 7 requeued\n"),
+        ("SIGUSR2", "1", {}, ["requeue 7"], "Slurm refused to requeue job 7: submit the sweep"),
+        # The number of this task of an array is that of the array.
+        ("SIGUSR2", "0", OF_ARRAY, ["requeue 7_3"], "job 7_3 requeued\n"),
     ],
 )
 def test_a_job_out_of_time_is_requeued_and_a_cancelled_one_is_not(
-    commands: Commands, received: str, refused: str, calls: list[str], said: str
+    commands: Commands,
+    received: str,
+    refused: str,
+    task: dict[str, str],
+    calls: list[str],
+    said: str,
 ) -> None:
     commands.add("scontrol", f"exit {refused}")
     slurm = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "3", "SLURM_RESTART_COUNT": "1"}
     done = subprocess.run(
         [sys.executable, "-c", JOB, received],
-        env=os.environ | commands.env | slurm | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | commands.env | slurm | task | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,

@@ -85,6 +85,20 @@ def test_a_search_in_the_environment_is_tuned_on_the_selection_seeds(tmp_path: P
     assert results[record["best"]] == max(results.values())
 
 
+def test_a_trial_with_the_values_of_the_base_is_trained_and_not_taken_from_it(copy: Path) -> None:
+    words = ("stage=sweep", "preset=smoke", "run=it", "base=smoke", "sweep.random_trials=2", ALONE)
+    done = run(copy, *words, "sweep.space={vae.kl_tolerance: [0.5, 0.25]}", "sweep.trials=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = json.loads((copy / "it/sweep.json").read_text())["trials"]
+    base = json.loads((copy / "smoke/vae/manifest.json").read_text())
+    equal = [trial for trial in trials if trial["values"]["vae.kl_tolerance"] == 0.5]
+    assert equal
+    for trial in equal:
+        made = json.loads((copy / f"it/trial-{trial['number']:03d}/vae/manifest.json").read_text())
+        assert made["fingerprint"] == base["fingerprint"]
+        assert trial["result"] == pytest.approx(base["summary"]["loss"])
+
+
 # --- how values are chosen
 
 

@@ -35,6 +35,7 @@ def dream(
     latent: int = 6,
     dtype: torch.dtype = torch.float32,
     reward_weight: float = 0.1,
+    state: tuple[str, ...] = ("h",),
 ) -> DreamWorld:
     """A small untrained dream whose termination logit is about `ends`."""
     torch.manual_seed(0)
@@ -46,7 +47,7 @@ def dream(
         rng.normal(size=(5, latent)).astype(np.float32),
         rng.normal(size=(5, latent)).astype(np.float32),
     )
-    return DreamWorld(memory, first, temperature, FeatureSpec(), dtype=dtype)
+    return DreamWorld(memory, first, temperature, FeatureSpec(state), dtype=dtype)
 
 
 def population(world: DreamWorld, candidates: int, episodes: int) -> PopulationPolicy:
@@ -54,6 +55,16 @@ def population(world: DreamWorld, candidates: int, episodes: int) -> PopulationP
     size = SQUASH.size(world.feature_size)
     parameters = rng.normal(size=(candidates, size)).astype(np.float32)
     return PopulationPolicy(parameters, episodes, world.feature_size, SQUASH, CPU)
+
+
+def test_features_that_were_given_stay_when_episodes_are_replaced() -> None:
+    world = dream(state=())
+    world.reset(range(4))
+    given = world.features()
+    before = given.clone()
+    world.restart(np.array([False, True, False, True]), [70, 71])
+    torch.testing.assert_close(given, before)
+    assert not torch.equal(world.features()[1], before[1])
 
 
 def test_noise_is_uniform_and_normal_and_uncorrelated() -> None:

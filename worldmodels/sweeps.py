@@ -170,6 +170,9 @@ def stop_job() -> None:
     SIGTERM is from Slurm, which then cancels the job or runs it again itself.
     """
     job = os.environ["SLURM_JOB_ID"]
+    # The bare number of a task is, for one of them, that of the whole array.
+    if (array := os.environ.get("SLURM_ARRAY_JOB_ID")) is not None:
+        job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     if interrupts.received() == _WARNING:
         done = subprocess.run(["scontrol", "requeue", job], check=False)
         if done.returncode == 0:

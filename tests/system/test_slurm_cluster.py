@@ -121,19 +121,20 @@ def test_a_sweep_is_an_array_of_jobs_that_survive_their_time_limit(
 ) -> None:
     pytest.importorskip("submitit", reason="pip install hydra-submitit-launcher")
     words = (*SMOKE, "stage=rollouts", "seed=1,2", "run=s${seed}", "hydra.launcher.name=seeds")
-    with slurm.start(*SWEEP, *words, FREEZE="seeds") as command:
+    # The number of the last task is that of the array.
+    with slurm.start(*SWEEP, *words, FREEZE="seeds", FREEZE_TASK="1") as command:
         listed = ("squeue", "--noheader", "--name=seeds", "--format=%F")
         wait_for(lambda: command.poll() is not None or slurm.run(*listed))
         [array] = set(slurm.run(*listed).split())
-        slurm.wait(f"{array}_0", "RUNNING")
-        out_of_time(slurm, f"{array}_0", signal.SIGUSR2)
+        slurm.wait(f"{array}_0", "COMPLETED")
+        out_of_time(slurm, f"{array}_1", signal.SIGUSR2)
         output, errors = command.communicate(timeout=HANG_SECONDS)
     assert command.returncode == 0, (output, errors, slurm.logs())
     assert "2 jobs named seeds" in output
     data = slurm.home / "data"
     assert fingerprint(data, "s1", "rollouts") == fingerprint(smoke, "smoke", "rollouts")
     assert fingerprint(data, "s2", "rollouts") != fingerprint(smoke, "smoke", "rollouts")
-    for task, restarts in enumerate(("1", "0")):
+    for task, restarts in enumerate(("0", "1")):
         slurm.wait(f"{array}_{task}", "COMPLETED")
         assert slurm.show(f"{array}_{task}")["Restarts"] == restarts
 

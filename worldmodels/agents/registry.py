@@ -5,8 +5,8 @@ A package adds its own through Python entry points, without a change here::
     [project.entry-points."worldmodels.dynamics"]
     mlp = "my_package.mlp:StackedMLP"
 
-A name that a file or a configuration gives is only looked up here: nothing that a file names is
-imported.
+A name that a file or a configuration gives is only looked up here: of what is registered, what it
+names is imported, and nothing else.
 """
 
 from __future__ import annotations

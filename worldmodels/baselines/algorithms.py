@@ -52,9 +52,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 _OWN = {
     *("policy", "env", "learning_rate", "seed", "device", "verbose", "tensorboard_log"),
     *("replay_buffer_class", "rollout_buffer_class", "action_noise", "optimize_memory_usage"),
+    *("use_sde", "sde_sample_freq", "use_sde_at_warmup"),
     "policy_kwargs",
 }
-"""Arguments that no option gives: those of `build`, and classes."""
+"""Arguments that no option gives: those of `build`, classes, and noise that depends on the state,
+whose networks `PolicySpec` does not build."""
 
 
 class MixedPrecisionCNN(NatureCNN):

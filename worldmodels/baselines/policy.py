@@ -35,12 +35,14 @@ def load_policy(path: Path, spec: PolicySpec) -> BasePolicy:
     Raises:
         ArtifactError: the file is missing, damaged, or of another network.
     """
-    policy = spec.build()
+    tree = weights.load(path)
     try:
-        policy.load_state_dict(weights.load(path)["policy"])
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        policy = spec.build()
+        policy.load_state_dict(tree["policy"])
+    except (KeyError, TypeError, AttributeError, RuntimeError, AssertionError) as error:
         raise ArtifactError(
-            f"{path}: is not of this network; make its stage again with overwrite=true"
+            f"{path}: is not of this network; give the keys env.* of its training, or make its"
+            " stage again with overwrite=true"
         ) from error
     policy.set_training_mode(False)
     return policy

@@ -227,11 +227,11 @@ class _Loop:
         if score > self._best:
             save_policy(self.folder / POLICY, load_policy(path / POLICY, self.spec))
         record |= {"score": score, "made_by": self.options.made_by}
-        before = self._steps
+        played = steps - self._steps
+        self.tracker.log(steps, {"selection/mean": score, "selection/steps": played})
+        self.tracker.flush()
         self.log.append(record)
         self.records.append(record)
-        self.tracker.log(steps, {"selection/mean": score, "selection/steps": steps - before})
-        self.tracker.flush()
         say(
             f"baseline: {steps:,} steps: {score:.1f} on {len(outcome.returns)} selection seeds"
             f" (best {self._best:.1f})"

@@ -196,5 +196,6 @@ class IterateConfig:
     are encoded already. After the first round data is collected with rollouts.policy=controller,
     unless an entry of a later round gives another."""
     patience: int | None = number(None, 1, 1000)
-    """Rounds in a row with a calibrated dynamics model and newest episodes whose mean return is no
-    higher than in a round before, after which no further round begins; null: all rounds run."""
+    """Rounds in a row whose dynamics model is calibrated under recorded actions and whose newest
+    episodes have a mean return no higher than in a round before, after which no further round
+    begins; null: all rounds run."""

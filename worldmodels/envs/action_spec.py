@@ -137,11 +137,6 @@ def actions_of(env: VectorEnv[Any, Any, Any]) -> ActionSpec:
     return _box(own.single_action_space)
 
 
-def action_bounds(env: VectorEnv[Any, Any, Any]) -> ActionBounds:
-    """The vectors that environments returned by `wrap_actions` take."""
-    return actions_of(env).bounds
-
-
 def wrap_actions(
     env_id: str, env: VectorEnv[Any, Any, Any], action_bins: Sequence[int] | None
 ) -> VectorEnv[Any, Any, Any]:

@@ -93,7 +93,8 @@ def resolve_engine(spec: EnvSpec) -> str:
         return "native"
     if spec.engine == "native":
         raise ConfigError(
-            f"env.engine=native simulates {NATIVE}, not {spec.id}: use env.engine=auto"
+            f"engine=native simulates {NATIVE}, not {spec.id}: choose auto for env.engine and"
+            " watch.engine, gymnasium or auto for evaluate.engine"
         )
     if spec.engine == "gymnasium" or (spec.engine == "auto" and spec.kwargs):
         return "gymnasium"

@@ -315,6 +315,15 @@ class _Loop:
         outcome = fitness(pool, finalists, drawn, spec)
         scores, objective = outcome.returns.mean(axis=1), options.objective(outcome).mean(axis=1)
         better = int(objective.argmax())
+        self.exploitation.judge(number + 1, float(scores[better]))
+        # Named otherwise where they are no returns of the task, which charts and sweeps show.
+        group = "selection" if options.intrinsic is None else "novelty"
+        values = {f"{group}/mean": float(scores[0]), f"{group}/best": float(scores[1])}
+        if options.recorded_best is not None:
+            values["selection/recorded_best"] = options.recorded_best
+            values["selection/exploitation"] = float(self.exploitation.in_a_row > 0)
+        self.tracker.log(number + 1, values)
+        self.tracker.flush()
         self.selection.append(
             {
                 "generation": number,
@@ -325,15 +334,6 @@ class _Loop:
                 "made_by": options.made_by,
             }
         )
-        self.exploitation.judge(number + 1, float(scores[better]))
-        # Named otherwise where they are no returns of the task, which charts and sweeps show.
-        group = "selection" if options.intrinsic is None else "novelty"
-        values = {f"{group}/mean": float(scores[0]), f"{group}/best": float(scores[1])}
-        if options.recorded_best is not None:
-            values["selection/recorded_best"] = options.recorded_best
-            values["selection/exploitation"] = float(self.exploitation.in_a_row > 0)
-        self.tracker.log(number + 1, values)
-        self.tracker.flush()
         found = [shown(score, options.intrinsic) for score in scores]
         say(
             f"controller: generation {number + 1}: {found[0]} (mean of the search),"

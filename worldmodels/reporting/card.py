@@ -13,7 +13,7 @@ from worldmodels.errors import DISTRIBUTION, install
 from worldmodels.files.untrusted import printable
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
-from worldmodels.reporting.records import Record
+from worldmodels.reporting.records import Record, configuration
 from worldmodels.reporting.scores import PAPER_SCORES, SCORE_HEADER, Score, score_rows
 
 _TEXT = 200
@@ -147,7 +147,7 @@ def _metadata(name: str, environment: str, evaluated: Evaluated | None) -> Itera
 
 def _measured(environment: str, evaluated: Evaluated) -> str:
     rows = score_rows(evaluated.scores, PAPER_SCORES.get(environment, []))
-    config = evaluated.manifest.group("config")
+    config = configuration(evaluated.manifest)
     return _MEASURED.format(
         table=_table(SCORE_HEADER, rows),
         environment=printable(config.text("env.id"), _TEXT),

@@ -26,6 +26,7 @@ from worldmodels.models.encoder import Encoder
 from worldmodels.models.features import FeatureSpec
 from worldmodels.reporting.pictures import COLUMNS, STRIDE, decode, image_grid, posterior_means
 from worldmodels.worlds.dream import DreamWorld
+from worldmodels.worlds.members import SamplingRule
 from worldmodels.worlds.world import Step
 
 TEMPERATURES = (0.1, 0.5, 1.0, 1.15, 1.3)
@@ -93,6 +94,7 @@ def open_loop(
     encoder: Encoder,
     dynamics: DynamicsModel,
     episodes: EpisodeSet,
+    frame_skip: int,
     temperatures: tuple[float, ...] = TEMPERATURES,
 ) -> OpenLoopResult:
     """Predict every episode of `episodes` from its first frame and its recorded actions.
@@ -102,6 +104,7 @@ def open_loop(
         dynamics: model trained on the latents of `encoder`, on the CPU.
         episodes: recorded episodes; the random numbers of a prediction depend on the episode's
             seed.
+        frame_skip: steps of the simulator in a step of the episodes.
         temperatures: sampling temperatures of the mixture (paper, section 4).
     """
     recorded = [episodes.episode(number) for number in range(episodes.num_episodes)]
@@ -115,8 +118,9 @@ def open_loop(
     times = np.linspace(0, last, COLUMNS).round().astype(int)
     rollouts, predicted_rows = [], []
     for temperature in temperatures:
-        rollout, predicted = _predict(dynamics, recorded, latents, active, temperature, longest)
-        rollouts.append(rollout)
+        world = open_loop_world(dynamics, temperature, frame_skip)
+        trajectories, error, predicted = _predict(world, recorded, latents, active, longest)
+        rollouts.append(OpenLoopRollout(temperature, trajectories, error))
         predicted_rows.append(decode(encoder, predicted[times]))
     rewards, terminated = (np.full((len(recorded), lengths.max()), np.nan) for _ in range(2))
     for number, episode in enumerate(recorded):
@@ -135,19 +139,18 @@ def open_loop(
 
 
 def _predict(
-    dynamics: DynamicsModel,
+    world: DreamWorld,
     recorded: list[Episode],
     latents: list[Tensor],
     active: Tensor,
-    temperature: float,
     shown: int,
-) -> tuple[OpenLoopRollout, Tensor]:
-    """Predictions of all episodes, and the latents (steps + 1, latent) of episode `shown`.
+) -> tuple[Trajectories, np.ndarray, Tensor]:
+    """Predictions of all episodes, their errors (episodes, steps), and the latents
+    (steps + 1, latent) of episode `shown`.
 
     `shown` is a longest episode: environments are ordered by length, so it is environment 0 until
     the end.
     """
-    world = open_loop_world(dynamics, temperature)
     order = sorted(range(len(recorded)), key=lambda number: -len(recorded[number].actions))
     steps = len(recorded[order[0]].actions)
     error, rewards, terminated = (np.full((len(recorded), steps), np.nan) for _ in range(3))
@@ -164,15 +167,22 @@ def _predict(
         terminated[running, time] = ended[running]
         if running[0] == shown:
             shown_latents.append(world.latents[:1])
-    rollout = OpenLoopRollout(temperature, Trajectories(rewards, terminated), error)
-    return rollout, torch.cat(shown_latents)
+    return Trajectories(rewards, terminated), error, torch.cat(shown_latents)
 
 
-def open_loop_world(dynamics: DynamicsModel, temperature: float) -> DreamWorld:
-    """A dream that is begun with given latents, on the device of `dynamics`."""
+def open_loop_world(dynamics: DynamicsModel, temperature: float, frame_skip: int = 1) -> DreamWorld:
+    """A dream that is begun with given latents, on the device of `dynamics`.
+
+    Args:
+        dynamics: model that predicts.
+        temperature: of the distribution of the next latent.
+        frame_skip: see `SamplingRule`.
+    """
     # DreamWorld needs first latents to draw from; `begin` sets them explicitly instead.
     unused = np.zeros((1, dynamics.latent_size), np.float32)
-    return DreamWorld(dynamics, FirstLatents(unused, unused), temperature, FeatureSpec(state=()))
+    first, features = FirstLatents(unused, unused), FeatureSpec(state=())
+    rule = SamplingRule(frame_skip=frame_skip)
+    return DreamWorld(dynamics, first, temperature, features, rule=rule)
 
 
 def under_recorded_actions(

@@ -30,7 +30,7 @@ from worldmodels.reporting.model_sections import (
 )
 from worldmodels.reporting.open_loop import OpenLoopResult
 from worldmodels.reporting.pictures import EpisodeComparison
-from worldmodels.reporting.records import Record, read_record, read_scores
+from worldmodels.reporting.records import Record, configuration, read_record, read_scores
 from worldmodels.reporting.scores import (
     PAPER_SCORES,
     SCORE_HEADER,
@@ -355,7 +355,7 @@ def _resources(stage: str, manifest: Record) -> tuple[str, ...]:
 def _provenance(manifests: dict[str, Record]) -> Values:
     """Fingerprints, inputs and commits; versions of the software; the merged configuration."""
     artifacts, software = [], set()
-    configuration: dict[str, object] = {}
+    keys: dict[str, object] = {}
     for stage, manifest in manifests.items():
         inputs = ", ".join(f"{name} {digest}" for name, digest in manifest.texts("inputs").items())
         commit = manifest.text("commit") if manifest.fields.get("commit") else "unknown"
@@ -363,9 +363,9 @@ def _provenance(manifests: dict[str, Record]) -> Values:
         versions = [f"{name} {version}" for name, version in manifest.texts("versions").items()]
         python = f"Python {manifest.text('python')}, {manifest.text('machine')}"
         software.add(f"{python}; {', '.join(versions)}")
-        configuration |= manifest.group("config").fields
+        keys |= configuration(manifest).fields
     return {
         "artifacts": artifacts,
         "software": sorted(software),
-        "configuration": sorted((key, str(value)) for key, value in configuration.items()),
+        "configuration": sorted((key, str(value)) for key, value in keys.items()),
     }

@@ -164,6 +164,10 @@ def draw_progress(
             seed alone.
         env: id of their environment; the paper's curve stands beside searches in its own.
         random: mean return of the random policy.
+
+    Returns:
+        Of each chart None where no run has a point in it, such as the score of a run that was
+        trained in the learned model of an agent, whose environment steps are not known.
     """
     curves = [
         (name, str((name, number)), run.points)
@@ -182,8 +186,10 @@ def draw_progress(
             return float(point.steps) if scale is None else point.seconds / scale
 
         rows = [(across(p), curve, p.score, 0.0) for _, curve, points in curves for p in points]
+        # The axis is logarithmic: a run without environment steps has no place there.
+        rows = [row for row in rows if row[0] > 0]
         rows += [(across(point), _PAPER, point.score, 0.0) for point in paper]
-        if random is not None:
+        if random is not None and rows:
             ends = min(row[0] for row in rows), max(row[0] for row in rows)
             rows += [(end, RANDOM, random, 0.0) for end in ends]
             labels |= {RANDOM: RANDOM}

@@ -6,7 +6,7 @@ error that names the file and the field. Texts are escaped by the templates of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,20 @@ def read_record(path: Path, max_bytes: int = MANIFEST_BYTES) -> Record:
             f"{path}: is not a JSON object; run its stage again with overwrite=true"
         )
     return Record(path, value)
+
+
+def configuration(manifest: Record) -> Record:
+    """The keys of a stage with their values as a command gives them: ``env.max_steps`` in steps of
+    the simulator, where a manifest has those of an episode.
+
+    Args:
+        manifest: of the stage.
+    """
+    found = manifest.group("config")
+    steps, skip = found.optional("env.max_steps"), found.optional("env.frame_skip")
+    if steps is None:
+        return found
+    return replace(found, fields=found.fields | {"env.max_steps": round(steps * (skip or 1))})
 
 
 def read_scores(path: Path) -> dict[str, Score]:

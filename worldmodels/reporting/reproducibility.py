@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from worldmodels.reporting.html import fill
 from worldmodels.reporting.page import absence
-from worldmodels.reporting.records import Record, read_record, read_scores
+from worldmodels.reporting.records import Record, configuration, read_record, read_scores
 from worldmodels.seeds import EVALUATION_END
 
 Manifests = dict[str, Record]
@@ -41,10 +41,10 @@ def render_checklist(name: str, folders: dict[str, Path]) -> str:
         ArtifactError: a file of a finished stage is damaged or of another form.
     """
     manifests = {stage: read_record(path / "manifest.json") for stage, path in folders.items()}
-    configuration = [
+    settings = [
         (stage, key, _value(manifest, key))
         for stage, manifest in manifests.items()
-        for key in sorted(manifest.group("config").fields)
+        for key in sorted(configuration(manifest).fields)
     ]
     sections = {
         "Models and algorithms": [_models(manifests), _complexity(manifests)],
@@ -78,7 +78,7 @@ def render_checklist(name: str, folders: dict[str, Path]) -> str:
             _machines(manifests),
         ],
     }
-    values = {"name": name, "sections": sections, "configuration": configuration}
+    values = {"name": name, "sections": sections, "configuration": settings}
     return fill(CHECKLIST, values)
 
 
@@ -249,5 +249,5 @@ def _keys(manifest: Record, *keys: str) -> str:
 
 def _value(manifest: Record, key: str) -> str:
     """The value of a key as a command line has it."""
-    value = manifest.group("config").fields.get(key, "unknown")
+    value = configuration(manifest).fields.get(key, "unknown")
     return value if isinstance(value, str) else json.dumps(value)

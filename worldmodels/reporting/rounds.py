@@ -37,8 +37,8 @@ def round_record(
         ``earned`` in the environment; both over the first steps, ``by_horizon``; ``calibration``
         under recorded actions (None where it was not measured); and ``verdict``: whether the
         dynamics model is calibrated, by the returns over the first steps or, where there are none,
-        under recorded actions; the ``reasons`` if not; and the generation at which
-        ``exploitation`` began, if it did.
+        under recorded actions; the ``reasons`` if not; whether it is calibrated
+        ``under_recorded_actions``; and the generation at which ``exploitation`` began, if it did.
 
     Raises:
         ArtifactError: a file of the round is missing or damaged.
@@ -53,7 +53,8 @@ def round_record(
     before = earlier[-1]["frames"]["total"] if earlier else 0
     found = read_calibration(run.locate("rnn"))
     horizons = read_horizons(run.locate("evaluate"))
-    reasons = exceeds(horizons, limits) if horizons else exceeded_thresholds(found, limits)
+    recorded_reasons = exceeded_thresholds(found, limits)
+    reasons = exceeds(horizons, limits) if horizons else recorded_reasons
     return {
         "name": run.root.name,
         "frames": {
@@ -69,6 +70,7 @@ def round_record(
         "verdict": {
             "calibrated": not reasons,
             "reasons": list(reasons),
+            "under_recorded_actions": not recorded_reasons,
             "exploitation": searched.optional("exploitation"),
         },
     }
@@ -98,9 +100,10 @@ def round_in_words(entry: dict[str, Any]) -> str:
 def settled(entries: Sequence[dict[str, Any]], patience: int | None) -> bool:
     """Whether further rounds are unlikely to help.
 
-    That is: in the last `patience` rounds the dynamics model was calibrated, and the newest
-    episodes, which the controller of the round before collected, had no higher mean return than
-    those of a round before. No evaluation seed has a part in it.
+    That is: in the last `patience` rounds the dynamics model was calibrated under recorded actions,
+    and the newest episodes, which the controller of the round before collected, had no higher mean
+    return than those of a round before. No evaluation seed has a part in it: the returns over the
+    first steps, which are those of the evaluation, do not count.
 
     Args:
         entries: of `round_record`, all rounds so far.
@@ -110,6 +113,6 @@ def settled(entries: Sequence[dict[str, Any]], patience: int | None) -> bool:
         return False
     returns = [entry["recorded_return"] for entry in entries]
     return all(
-        entries[at]["verdict"]["calibrated"] and returns[at] <= max(returns[:at])
+        entries[at]["verdict"]["under_recorded_actions"] and returns[at] <= max(returns[:at])
         for at in range(len(entries) - patience, len(entries))
     )

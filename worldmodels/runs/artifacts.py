@@ -89,6 +89,12 @@ class Run:
             return self.base.has(stage)
         return found == "complete"
 
+    def nearest(self, *stages: str) -> str | None:
+        """The first of some stages that this run has, finished or not, or else its base; None where
+        neither has one of them."""
+        found = next((stage for stage in stages if self._state(stage) is not None), None)
+        return self.base.nearest(*stages) if found is None and self.base is not None else found
+
     def manifest(self, stage: str) -> dict[str, Any]:
         """The manifest of the finished artifact of `stage`; raises `ArtifactError` if none."""
         return read_manifest(self.locate(stage))
@@ -134,6 +140,8 @@ class Run:
             "made_by": origin(stage, config, inputs, growable),
             **provenance(),
         }
+        if self.base is not None:
+            record["base"] = self.base.name
         if not overwrite:
             done = self._done(stage, record, growable) or self._shared(stage, record, share)
             if done is not None:

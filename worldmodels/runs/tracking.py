@@ -104,6 +104,7 @@ class MetricsLog:
         self.env_steps: int | None = None
         self._given = -1
         self._pending: list[Row] = []
+        self._kept: set[tuple[int, str]] = set()
         self._offset = 0.0
         self._started = time.monotonic()
 
@@ -116,7 +117,11 @@ class MetricsLog:
             values: metric -> value; names have the form ``train/loss``.
         """
         seconds = round(self._offset + time.monotonic() - self._started, 3)
-        self._pending += [(step, name, value, seconds) for name, value in values.items()]
+        self._pending += [
+            (step, name, value, seconds)
+            for name, value in values.items()
+            if (step, name) not in self._kept
+        ]
         for line in self._health.judge(step, values):
             say(f"{self.path.parent.name}: {line}")
         if self._gauge is not None:
@@ -161,7 +166,8 @@ class MetricsLog:
         """Append the recorded metrics to the file.
 
         Call it before a checkpoint is written: `rewind` removes rows after the checkpoint, and
-        cannot restore missing ones.
+        cannot restore missing ones. Rows of the checkpoint's own step that a stage logs again,
+        because it was stopped before it had saved what they say, are not written twice.
 
         Raises:
             ArtifactError: the disk is full or not writable.
@@ -187,7 +193,7 @@ class MetricsLog:
         require_made_by(self.path, _made_by(self.path), self._made_by)
         rows = [row for row in read_metrics(self.path) if row[0] <= step]
         self._health.replay(rows)
-        self._pending = []
+        self._pending, self._kept = [], {row[:2] for row in rows if row[0] == step}
         self._offset = max((row[3] for row in rows), default=0.0)
         self._started = time.monotonic()
         if not self.path.exists():

@@ -28,7 +28,8 @@ from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import say
 from worldmodels.stages.agent_parts import sampling_rule, write_trained
 from worldmodels.stages.context import Context
-from worldmodels.stages.inputs import Models, agent_of, check_features, check_latents
+from worldmodels.stages.inputs import Models, check_features, check_latents
+from worldmodels.stages.trained import agent_of
 from worldmodels.stages.training import fit_options
 from worldmodels.training.fit import fit
 from worldmodels.training.imagination import ImaginationOptions, ImaginationTask, Moments
@@ -175,5 +176,6 @@ def _options(config: Config) -> ImaginationOptions:
         termination_penalty=config.controller.termination_penalty,
         each_step=config.controller.member_sampling is MemberSampling.step,
         pessimism=config.controller.pessimism,
+        frame_skip=config.env.frame_skip or 1,
         seed=config.seed,
     )

@@ -11,7 +11,6 @@ import torch
 
 from worldmodels import extras, trackers
 from worldmodels.agents import pretrained
-from worldmodels.agents.folder import load_config
 from worldmodels.agents.registry import build_dynamics, build_encoder
 from worldmodels.config.choices import IMPORT, TRAINING, Stage
 from worldmodels.config.environments import default_observation
@@ -27,8 +26,9 @@ from worldmodels.runs.artifacts import Run
 from worldmodels.runs.health import Range
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Draw, MetricsLog, Watch, say
-from worldmodels.stages.inputs import Inputs, agent_of, check_features, frame_skip_of
+from worldmodels.stages.inputs import Inputs, check_features
 from worldmodels.stages.runtime import Runtime
+from worldmodels.stages.trained import Setting, setting_of_agent, setting_of_player
 from worldmodels.system.devices import choose_device
 from worldmodels.system.disk import unwritable
 from worldmodels.training import compiling, launch
@@ -64,31 +64,34 @@ class Context:
         """The finished artifacts that stages read."""
         return Inputs(self.config, self.run, self.published, self.earlier, self.continued)
 
+    @cached_property
+    def _trained_for(self) -> Setting | None:
+        return setting_of_player(self.config, self.run, self.inputs.model)
+
     def observation(self) -> ObservationSpec:
         """``env.crop_rows`` and ``env.size``; where they are the environment's default, those of
-        the agent of ``model=``."""
+        the agent or baseline that plays."""
         env = self.config.env
         here = ObservationSpec(env.crop_rows, env.size)
-        if self.inputs.model is None or self.config.stage in extras.EXPORTING:
+        trained, given = self._trained_for, here != default_observation(env.id)
+        if trained is None or given or trained.env_id != env.id:
             return here
-        trained, given = load_config(self.inputs.model), here != default_observation(env.id)
-        return here if given or trained.env_id != env.id else trained.observation
+        return trained.observation
 
     def frame_skip(self) -> int:
-        """``env.frame_skip``; where it is null, that of the agent that plays, or 1."""
-        config = self.config
-        if config.env.frame_skip is None and config.stage not in extras.EXPORTING:
-            playing = config.stage in (Stage.evaluate, Stage.watch)
-            if self.inputs.model is not None:
-                return load_config(self.inputs.model).frame_skip
-            if playing and self.run.has("controller"):
-                return load_config(agent_of(self.run)).frame_skip
-            if playing and self.run.has("baseline"):
-                return frame_skip_of(self.run.manifest("baseline"))
-        return config.env.frame_skip or 1
+        """``env.frame_skip``; where it is null, that of the agent or baseline that plays, or 1."""
+        given, trained = self.config.env.frame_skip, self._trained_for
+        if given is None and trained is not None:
+            return trained.frame_skip
+        return given or 1
 
     def check(self) -> None:
         """Raise `ConfigError` for what no stage of this command could use, before any begins."""
+        if self.config.stage is Stage.all and self.config.iterate.schedule:
+            raise ConfigError(
+                "stage=all: iterate.schedule changes later rounds, which this stage does not have;"
+                " use stage=iterate, or iterate.schedule=[] for the first round alone"
+            )
         self._check_agent()
         for part in parts(self.config):
             self._check_models(part)
@@ -119,31 +122,35 @@ class Context:
                 )
 
     def _check_agent(self) -> None:
-        """Raise `ConfigError` where a trained agent does not fit the environment."""
+        """Raise `ConfigError` where a trained agent or baseline does not fit the environment."""
         env = self.config.env
         here = ObservationSpec(env.crop_rows, env.size)
-        for key, folder in (("model", self.inputs.model), ("base", self.published)):
-            if folder is None or (key == "model" and self.config.stage in extras.EXPORTING):
+        played = "run" if self.inputs.model is None else "model"
+        settings = {played: self._trained_for}
+        if self.published is not None:
+            settings["base"] = setting_of_agent(self.published)
+        plays = self.config.stage in (Stage.evaluate, Stage.watch)
+        for key, trained in settings.items():
+            if trained is None:
                 continue
-            config, name = load_config(folder), getattr(self.config, key)
-            plays = self.config.stage in (Stage.evaluate, Stage.watch)
-            if config.env_id != env.id and (
-                (key == "model" and plays) or config.observation != here
+            name = getattr(self.config, key)
+            if trained.env_id != env.id and (
+                (key == played and plays) or trained.observation != here
             ):
                 raise ConfigError(
-                    f"{key}={name}: trained for {config.env_id}, env is {env.id};"
-                    f" add {environment_of(config.env_id)}"
+                    f"{key}={name}: trained for {trained.env_id}, env is {env.id};"
+                    f" add {environment_of(trained.env_id)}"
                 )
             skip = env.frame_skip or 1
-            if key == "base" and config.frame_skip != skip:
+            if key == "base" and trained.frame_skip != skip:
                 raise ConfigError(
-                    f"base={name}: trained with env.frame_skip={config.frame_skip}, env has {skip};"
-                    f" give env.frame_skip={config.frame_skip}"
+                    f"base={name}: trained with env.frame_skip={trained.frame_skip}, env has"
+                    f" {skip}; give env.frame_skip={trained.frame_skip}"
                 )
-            if config.observation != here:
+            if trained.observation != here:
                 raise ConfigError(
-                    f"{key}={name}: trained with {_keys(config.observation)}, env has"
-                    f" {_keys(here)}; give {_keys(config.observation)}"
+                    f"{key}={name}: trained with {_keys(trained.observation)}, env has"
+                    f" {_keys(here)}; give {_keys(trained.observation)}"
                 )
 
     def _check_models(self, config: Config) -> None:
@@ -196,7 +203,9 @@ class Context:
             growable: see `Run.begin`.
             groups: groups of the configuration that, with inputs and seed, determine the artifact.
         """
-        share = self.config.stage.name != stage
+        # The stage whose metrics a search follows has to report them: it is made here.
+        followed = self.watch is not None and self.watch[0] == stage
+        share = self.config.stage.name != stage and not followed
         content = flat(seed=self.config.seed, **groups)
         folder = self.run.begin(stage, content, inputs, growable, self.config.overwrite, share)
         folder.price_per_hour = self.config.price_per_hour

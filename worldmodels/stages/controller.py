@@ -52,10 +52,10 @@ from worldmodels.stages.context import Context
 from worldmodels.stages.inputs import (
     STATE_FEATURES,
     Models,
-    agent_of,
     check_features,
     check_latents,
 )
+from worldmodels.stages.trained import agent_of
 from worldmodels.worlds.members import check_rule
 from worldmodels.worlds.specs import DreamWorldSpec, NoveltyWorldSpec, WorldSpec
 

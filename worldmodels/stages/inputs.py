@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.models.features import FeatureSpec
 from worldmodels.runs.artifacts import Run
-from worldmodels.runs.integrity import Listed, entry, listed, verified, verify
+from worldmodels.runs.integrity import Listed, entry, listed, verified
+from worldmodels.stages.trained import agent_of
 
 STATE_FEATURES = {Features.z: (), Features.zh: ("h",), Features.zch: ("c", "h")}
 """The parts of the dynamics model's state that each choice of ``controller.features`` contains."""
@@ -62,23 +63,6 @@ class Previous(NamedTuple):
 
     path: Path
     fingerprint: str
-
-
-def frame_skip_of(manifest: dict[str, Any]) -> int:
-    """Steps of the simulator for each of a baseline's, which its stage's manifest says."""
-    return round(manifest["config"].get("env.frame_skip") or 1)  # an older version wrote none
-
-
-def agent_of(run: Run) -> Path:
-    """The folder of the agent that a run's controller stage made, its files verified.
-
-    Raises:
-        ArtifactError: the stage is not finished, or a file is damaged.
-    """
-    folder = run.locate("controller")
-    for file in listed(folder, "agent/*"):
-        verify(file)
-    return folder / "agent"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from worldmodels.reporting.calibration import HORIZONS
 from worldmodels.runs.integrity import verified
 from worldmodels.stages.baseline import POLICY, policy_spec
 from worldmodels.stages.context import Context
-from worldmodels.stages.inputs import STATE_FEATURES, frame_skip_of
+from worldmodels.stages.inputs import STATE_FEATURES
+from worldmodels.stages.trained import TRAINED, frame_skip_of
 from worldmodels.worlds.collect import PolicyEpisodes, PolicySource
 from worldmodels.worlds.members import SamplingRule
 from worldmodels.worlds.specs import DreamWorldSpec, RealWorldSpec
@@ -88,14 +89,14 @@ class Player(Protocol):
 
 def player_of(context: Context) -> tuple[Player, dict[str, str]]:
     """What ``stage=evaluate`` scores, and the fingerprints of what that is made of: the agent of
-    ``model=`` or of this run, or this run's baseline where it has one and no controller.
+    ``model=`` or of this run, or this run's baseline where it has one and no controller of its own.
 
     Raises:
         ArtifactError: there is neither, or a file is damaged.
         ConfigError: Stable-Baselines3, which a baseline needs, cannot be imported.
     """
     run = context.run
-    if context.inputs.model is None and not run.has("controller") and run.has("baseline"):
+    if context.inputs.model is None and run.nearest(*TRAINED) == "baseline":
         extras.require_import(f"run={run.name}", "stable_baselines3")
         return _baseline(context), {"baseline": run.fingerprint("baseline")}
     folder, inputs = context.inputs.agent()

@@ -9,6 +9,7 @@ from worldmodels.agents.folder import read_agent
 from worldmodels.agents.model_files import load_dynamics, load_encoder
 from worldmodels.config.choices import Stage
 from worldmodels.config.limits import run_folder
+from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.files.atomic import atomic_path
@@ -22,8 +23,10 @@ from worldmodels.reporting.rounds import ROUNDS
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.integrity import fingerprint_file, listed, verified
+from worldmodels.runs.manifests import MANIFEST, read_manifest
 from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
+from worldmodels.stages.trained import TRAINED, frame_skip_of
 
 
 def run(context: Context) -> None:
@@ -68,12 +71,34 @@ def run(context: Context) -> None:
 
 
 def _finished(run: Run, bootstrap: Run | None) -> dict[str, Path]:
-    """Stage -> folder of the finished stages of a run, and of its bootstrap run."""
-    stages = (*STAGES, BASELINE)
-    finished = {stage: run.locate(stage) for stage in stages if run.has(stage)}
+    """Stage -> folder of the finished stages of a run, and of its bootstrap run.
+
+    A stage of the base is one of this run only if it was made from what this run has: the base's
+    evaluation is not that of a controller that this run has of its own.
+    """
+    finished: dict[str, Path] = {}
+    trained = run.nearest(*TRAINED)
+    for stage in (*STAGES[:-1], BASELINE, STAGES[-1]):
+        if (stage in TRAINED and stage != trained) or not run.has(stage):
+            continue
+        folder = run.locate(stage)
+        if folder == run.folder(stage) or _fits(run, folder, finished, trained):
+            finished[stage] = folder
     if bootstrap is not None:
         finished |= {f"bootstrap/{s}": bootstrap.locate(s) for s in STAGES if bootstrap.has(s)}
     return finished
+
+
+def _fits(run: Run, folder: Path, finished: dict[str, Path], trained: str | None) -> bool:
+    """Whether a stage of the base, in `folder`, was made from the `finished` ones of this run."""
+    if folder.name == STAGES[-1]:
+        return trained in finished and finished[trained].parent == folder.parent
+    inputs = read_manifest(folder)["inputs"]
+    return all(
+        stage in finished and run.fingerprint(stage) == inputs[stage]
+        for stage in STAGES
+        if stage in inputs
+    )
 
 
 def _comparison(context: Context, finished: dict[str, Path]) -> EpisodeComparison:
@@ -89,11 +114,12 @@ def _open_loop(context: Context) -> OpenLoopResult | None:
     """Open-loop predictions of the evaluated agent's episodes; None where none were recorded, and
     of a baseline."""
     files = listed(context.run.locate("evaluate"), "episodes/shard-*.h5")
-    alone = context.run.has(BASELINE) and not context.run.has("controller")
-    if not files or (alone and context.inputs.model is None):
+    alone = context.run.nearest(*TRAINED) == BASELINE and context.inputs.model is None
+    if not files or alone:
         return None
     agent = read_agent(context.inputs.agent()[0])
-    return open_loop(agent.encoder, agent.dynamics, EpisodeSet.listed(files))
+    skip = frame_skip_of(context.run.manifest("evaluate"))
+    return open_loop(agent.encoder, agent.dynamics, EpisodeSet.listed(files), skip)
 
 
 def _compared(context: Context) -> dict[str, dict[str, Path]]:
@@ -110,7 +136,7 @@ def _compared(context: Context) -> dict[str, dict[str, Path]]:
             raise ConfigError(
                 f"compare={name}: there is no such run in {config.data}; name a run there"
             )
-        runs[name] = Run(root, name=name)
+        runs[name] = Run(root, _base(config, root), name)
     folders = {name: {"evaluate": run.locate("evaluate")} for name, run in runs.items()}
     envs = {
         name: read_record(found["evaluate"] / "manifest.json").group("config").text("env.id")
@@ -128,6 +154,16 @@ def _compared(context: Context) -> dict[str, dict[str, Path]]:
         if (run.root.parent / ROUNDS).is_file():
             folders[name]["rounds"] = run.root.parent
     return folders
+
+
+def _base(config: Config, root: Path) -> Run | None:
+    """The run whose finished stages the run in `root` used, if that is still there."""
+    for stage in (*TRAINED, "rnn", "vae"):
+        if (root / stage / MANIFEST).exists():
+            name = read_manifest(root / stage).get("base")
+            if name is not None and (folder := run_folder(config, "base", name)).is_dir():
+                return Run(folder, name=name)
+    return None
 
 
 def _dream_trained(context: Context) -> dict[str, Path]:

@@ -23,7 +23,7 @@ from worldmodels.runs.integrity import Listed, set_aside_damaged
 from worldmodels.runs.stage_folder import StageFolder
 from worldmodels.runs.tracking import Progress, say
 from worldmodels.stages.context import Context
-from worldmodels.stages.inputs import agent_of
+from worldmodels.stages.trained import agent_of
 from worldmodels.worlds.branches import CollectBranches
 from worldmodels.worlds.collect import (
     CollectionPolicy,

@@ -67,6 +67,8 @@ class ImaginationOptions:
             keep their member.
         pessimism: standard deviations (of the population of members) of the predicted rewards that
             are subtracted from their mean.
+        frame_skip: steps of the simulator for each step: the reward of a step that does not
+            terminate where the dynamics model predicts none.
         seed: of the order of the moments.
     """
 
@@ -80,6 +82,7 @@ class ImaginationOptions:
     termination_penalty: float
     each_step: bool
     pessimism: float
+    frame_skip: int
     seed: int
 
 
@@ -289,8 +292,9 @@ class ImaginationTask:
             if dynamics.predicts_reward:
                 reward = self._reward(state)
         survived = torch.sigmoid(-unweighted(dynamics, logits))
-        # Without predicted rewards each step that does not terminate is worth 1.
-        return latents, survived if reward is None else reward, survived
+        if reward is None:
+            reward = self._options.frame_skip * survived
+        return latents, reward, survived
 
     def _sample(self, state: State, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
         """z_{t+1} and the logit of the termination, each from the member whose share has it; see

@@ -34,7 +34,9 @@ PERTURBATIONS = {"noise": 0.4, "brake": 0.2, "lift": 0.2, "burst": 0.2}
 After the first steps the parent's controller acts, with the same noise on its parameters."""
 LONGEST = 50
 """Most first steps, in steps of the simulator: one second. Their number is uniform from 1 on."""
-STREAM = 6
+STREAM = 8
+"""Of random numbers: none of those that a branch draws from its seed itself, which
+`worldmodels.worlds.collect` numbers."""
 _PATH = 2**20
 """Of the seeds of branches; rounds of collection have smaller numbers."""
 _GAS, _BRAKE = 1, 2

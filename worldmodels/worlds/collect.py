@@ -25,7 +25,7 @@ from worldmodels.worlds.real import RealWorld
 from worldmodels.worlds.rollout import Outcome, Policy, PopulationPolicy, Recorder, rollout
 from worldmodels.worlds.world import Step, World
 
-PARAMETER_STREAM, BURST_STREAM, ACTION_STREAM = 4, 5, 6
+PARAMETER_STREAM, BURST_STREAM, ACTION_STREAM, SCALE_STREAM = 4, 5, 6, 7
 ACTION_CORRELATION = 0.8
 """Of the noise on outputs, from one step to the next: white noise would hardly move a car."""
 LONGEST_BURST = 30
@@ -109,10 +109,12 @@ class NoisyAgent:
             ArtifactError: a file of the agent is missing or damaged.
         """
         agent = read_agent(self.folder)
-        noise = EpisodeNoise(parameter_seeds or seeds, PARAMETER_STREAM, torch.device("cpu"))
-        drawn = noise.normal(0, agent.parameters.size)
-        scale = self.noise * noise.uniform(1, 1).numpy() ** self.noise_exponent  # (N, 1)
-        candidates = agent.parameters + scale * drawn.numpy()
+        drawn, uniform = (
+            EpisodeNoise(parameter_seeds or seeds, stream, torch.device("cpu"))
+            for stream in (PARAMETER_STREAM, SCALE_STREAM)
+        )
+        scale = self.noise * uniform.uniform(0, 1).numpy() ** self.noise_exponent  # (N, 1)
+        candidates = agent.parameters + scale * drawn.normal(0, agent.parameters.size).numpy()
         population = candidates.astype(np.float32), world.feature_size, agent.config.controller
         agent_policy: Policy
         if self.action_noise:
@@ -261,7 +263,8 @@ class EpisodeRecorder:
     """Keeps frames, actions and results of episodes in memory until they are written.
 
     Args:
-        count: how many environments to record, the first ones; None is all.
+        count: how many environments to record, the first ones; None is all. Of some, the frames are
+            copied: a view would keep those of all.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -270,7 +273,7 @@ class EpisodeRecorder:
     def begin(self, world: World) -> None:
         """Record the first frames."""
         assert isinstance(world, RealWorld)
-        self._frames = [[frame] for frame in world.frames[: self._count]]
+        self._frames = [[self._kept(frame)] for frame in world.frames[: self._count]]
         count = len(self._frames)
         self._actions: list[list[np.ndarray]] = [[] for _ in range(count)]
         self._rewards: list[list[float]] = [[] for _ in range(count)]
@@ -284,10 +287,13 @@ class EpisodeRecorder:
         ):
             if index >= len(self._frames):
                 break
-            self._frames[index].append(frame)
+            self._frames[index].append(self._kept(frame))
             self._actions[index].append(action)
             self._rewards[index].append(step.reward[row])
             self._ends[index] = (bool(step.terminated[row]), bool(step.truncated[row]))
+
+    def _kept(self, frame: np.ndarray) -> np.ndarray:
+        return frame if self._count is None else frame.copy()
 
     def episode(self, index: int, seed: int) -> Episode:
         """The recorded episode of an environment.

@@ -185,7 +185,8 @@ class DreamWorld:
         self._normal.restart(index, seeds)
         self._termination.restart(index, seeds)
         self._members.restart(index, seeds)
-        self._actions = self._actions.clone()  # it is the caller's
+        # These are the caller's: the actions it gave, and latents are features that it was given.
+        self._latents, self._actions = self._latents.clone(), self._actions.clone()
         self._latents[index], self._actions[index], begun = self._begin(seeds)
         if begun is None:
             begun = self._ensemble.initial_state(len(seeds), self.device)

@@ -31,7 +31,6 @@ _F = np.float32
 ZERO, ONE = _F(0), _F(1)
 SKIN = _F(_F(2) * _F(0.005))
 SKINS = _F(SKIN + SKIN)
-TOUCH = _F(10) * np.finfo(np.float32).eps
 EPSILON_2 = _F(np.finfo(np.float32).eps * np.finfo(np.float32).eps)
 _BAND = 1e-3
 """Far above the rounding of float32 coordinates of some hundred metres (3e-5)."""

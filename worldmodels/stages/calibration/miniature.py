@@ -62,7 +62,7 @@ def miniature(config: Config, workers: int) -> Config:
     small = changed(
         config,
         {
-            "env": {"max_steps": STEPS, "num_envs": 2},
+            "env": {"max_steps": STEPS * (config.env.frame_skip or 1), "num_envs": 2},
             "rollouts": {"episodes": _EPISODES * workers, "frames": None, "max_steps": STEPS},
             "vae": {"epochs": 1, "validation_fraction": 0.25},
             "rnn": {"epochs": 1, "validation_fraction": 0.25},

@@ -124,7 +124,7 @@ def open_loop_step(setting: Setting) -> float:
     agent = setting.agent
     files = listed(setting.context.run.locate("evaluate"), "episodes/shard-*.h5")
     began = time.perf_counter()
-    open_loop(agent.encoder, agent.dynamics, EpisodeSet.listed(files))
+    open_loop(agent.encoder, agent.dynamics, EpisodeSet.listed(files), agent.config.frame_skip)
     return (time.perf_counter() - began) / STEPS
 
 
