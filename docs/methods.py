@@ -21,13 +21,21 @@ METHODS = {
 """Label -> the results of its runs, one for each seed."""
 
 
-def methods(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[Drawn | None]:
+def methods(
+    runs: Mapping[str, Sequence[dict[str, Any]]], baselines: Sequence[dict[str, Any]]
+) -> list[Drawn | None]:
     """Scores in CarRacing against environment steps, and against hours.
 
     Args:
         runs: label -> the results of runs that differ in the seed alone.
+        baselines: runs of ``benchmarks/baselines.py``, of which those of its table ``environment``
+            are shown.
     """
     shown = {label: [_progress(run) for run in several] for label, several in runs.items()}
+    for run in baselines:
+        if run["table"] == "environment":
+            points = [Point(*point) for point in run["points"]]
+            shown.setdefault(run["what"], []).append(Progress(points, False))
     everything = [run for several in runs.values() for run in several]
     random = statistics.mean(run["scores"][RANDOM]["mean"] for run in everything)
     return draw_progress(shown, "CarRacing-v3", random)

@@ -40,16 +40,16 @@ def baselines(record: dict[str, Any], table: str) -> str:
                     else (f"{mine[0]['learning_rate']:g}", tuning or "–")
                 ),
                 *(
-                    f"{statistics.mean(run[key] / unit for run in mine):.{digits}f}"
-                    for key, unit, digits in _COSTS
+                    f"{statistics.mean(run[key] / unit for run in mine):.2f}"
+                    for key, unit in _COSTS
                 ),
             )
         )
     return tables.markdown_table(header, rows)
 
 
-_COSTS = (("steps", 1e6, 2), ("wall_s", 3600, 1), ("cpu_s", 3600, 1))
-"""Key, unit and digits."""
+_COSTS = (("steps", 1e6), ("wall_s", 3600), ("cpu_s", 3600))
+"""Key and unit."""
 
 
 def _means(runs: list[dict[str, Any]], who: str) -> list[float]:

@@ -20,7 +20,7 @@ def places(record: dict[str, Any]) -> str:
         else:
             unlike = ", ".join(row["unlike"])
             rows.append((row["what"], duration(row["seconds"]), unlike or "equal"))
-    rows[0] = (*rows[0][:2], "compared with")
+    rows[0] = (*rows[0][:2], "the reference")
     return (
         f"\n{markdown_table(('the smoke preset by', 'time', 'artifacts of all stages'), rows)}\n"
         f"`make chains` on {record['machine']}, commit {record['commit']}: fingerprints of"

@@ -90,7 +90,7 @@ A VAE ({encoder}), an MDN-RNN ({dynamics}) and a controller ({controller}), trai
 Evaluated in {evaluated_in}. To evaluate it again, on these or other seeds:
 
     python -m worldmodels stage=evaluate run=check{env} model=pretrained/{folder} \\
-        evaluate.first_seed=0
+        evaluate.first_seed={first_seed}
 
 - {size} MB of safetensors, no pickle; what was used in bfloat16 in training is in bfloat16.{folded}
 - Observations: {observations}.
@@ -125,6 +125,7 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
         controller=f"{agent.parameters.size:,} parameters",
         size=f"{sum(path.stat().st_size for path in source.iterdir()) / 1e6:.1f}",
         scores=tables.scores(run),
+        first_seed=run["scores"]["agent"]["seeds"][0],
         hours=f"{tables.wall_s(run) / 3600:.1f}",
         search=_search(run),
         maker=tables.maker(run),
@@ -145,12 +146,12 @@ def _search(run: dict[str, Any]) -> str:
         frames = run["rounds"][-1]["frames"]["total"]
         return (
             f"{len(run['rounds'])} rounds collected {frames:,} frames\n  and trained the controller"
-            f" for {run['steps'] / 1e6:.1f} M steps in the learned model"
+            f" for {run['steps'] / 1e6:.1f} M actions in the learned model"
         )
     summary = run["stages"]["controller"]["summary"]
     return (
         f"the search for the controller took\n  {summary['generations']} generations,"
-        f" {summary['steps'] / 1e6:.1f} M steps"
+        f" {summary['steps'] / 1e6:.1f} M actions"
     )
 
 

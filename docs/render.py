@@ -30,9 +30,11 @@ from typing import Any, NamedTuple
 
 import clusters
 import comparisons
+import explorations
 import figures
 import frames
 import methods
+import model_free
 import models
 import over_seeds
 import places
@@ -53,10 +55,12 @@ RESULTS = DOCS / "results"
 PAGES = (
     DOCS.parent / "README.md",
     DOCS / "simulator.md",
+    DOCS / "baselines.md",
     DOCS / "concepts.md",
     DOCS / "configuration.md",
     DOCS / "dream.md",
     DOCS / "elsewhere.md",
+    DOCS / "exploration.md",
     DOCS / "follow.md",
     DOCS / "index.md",
     DOCS / "plan.md",
@@ -106,7 +110,8 @@ def render() -> None:
     """Draw the curves, and write every region of every page."""
     draw_curves(*map(_result, ("laptop", "study-carracing", "takecover")))
     runs = {label: [_result(name) for name in names] for label, names in methods.METHODS.items()}
-    for axis, svg in zip(("steps", "hours"), methods.methods(runs), strict=True):
+    drawn = methods.methods(runs, _result("baselines")["runs"])
+    for axis, svg in zip(("steps", "hours"), drawn, strict=True):
         _write(f"methods-{axis}", svg)
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
@@ -136,6 +141,11 @@ def regions() -> dict[str, str]:
         "keys": settings.keys(),
         "presets": settings.presets(),
         "plans": plans.plans(planned),
+    }
+    written |= {
+        f"{name}_{table}": write(_result(name), table)
+        for name, (write, shown) in BY_TABLE.items()
+        for table in shown
     }
     compared = _result("model_comparison")
     written |= {
@@ -243,6 +253,12 @@ REGIONS: dict[str, tuple[Callable[[Any], str], str]] = {
 }
 """Who writes a region, from which result."""
 
+BY_TABLE: dict[str, tuple[Callable[[Any, str], str], tuple[str, ...]]] = {
+    "baselines": (model_free.baselines, ("environment", "learned")),
+    "exploration": (explorations.exploration, ("plain", "television")),
+}
+"""Result -> who writes a region of each of its tables, and the tables."""
+
 DOOM_DATA = {
     "A: 1,800 episodes of random actions, held for 1 to 10 steps each": "takecover-first",
     "B: the same episodes; VAE trained again": "takecover-again",
@@ -256,7 +272,7 @@ DOOM_DATA = {
 """Training data of the agents of Take Cover, in their order, and the result of each."""
 
 QUICK_MODELS = {
-    "`conv` and `mdn_rnn`, the paper's: the published run": "quick",
+    "`conv_vae` and `mdn_rnn`, the paper's: the published run": "quick",
     "the same, on the machine of the rows below": "quick-again",
     "`rnn.model=gru`": "quick-gru",
     "`rnn.model=transformer`": "quick-transformer",

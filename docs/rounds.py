@@ -115,7 +115,7 @@ def variants(record: dict[str, Any]) -> str:
         "mean return",
         "difference from the preset",
         f"round {last}",
-        f"predicted less earned, {'/'.join(map(str, sorted(steps)))} steps",
+        f"predicted minus real return, {'/'.join(map(str, sorted(steps)))} steps",
         "CPU minutes",
     )
     return tables.markdown_table(header, rows)

@@ -113,8 +113,9 @@ def scores(run: dict[str, Any]) -> str:
 def headline(agents: dict[str, list[dict[str, Any]]], log: Point) -> str:
     """Agents by name, and below those of the preset ``laptop`` the paper's.
 
-    The steps are those of controller training, bootstrap run and rounds included; the hours are of
-    all stages.
+    The steps are those of controller training in steps of the simulator, bootstrap run and rounds
+    included: ``env.frame_skip`` for each of the controller, in the learned model too. The hours are
+    of all stages.
 
     Args:
         agents: name -> runs that differ in the training seed; a row is of the first of them.
@@ -131,7 +132,8 @@ def headline(agents: dict[str, list[dict[str, Any]]], log: Point) -> str:
         machine = run["stages"]["controller"]["machine"].split(", ")
         score, played = f"**{agent.mean:.0f}** ± {agent.std:.0f}", str(len(agent.returns))
         spent, hardware = f"{wall_s(run) / 3600:.1f}", f"CPU, {machine[-1]}"
-        training = f"{steps / 1e6:.1f} M"
+        skip = run["stages"]["rollouts"]["config"].get("env.frame_skip", 1)
+        training = f"{skip * steps / 1e6:.1f} M"
         rows.append((name, score, played, seeds, training, spent, hardware))
         env = run["stages"]["evaluate"]["config"]["env.id"]
         if "preset=laptop" in name:
