@@ -63,15 +63,14 @@ PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 SIZE = "CPUs=64 RealMemory=200000 Gres=gpu:1"
 
 # The first attempt of a job step named in $FREEZE stops itself (SIGSTOP) in the middle of its work,
-# where it forces its second file to the disk, and so stays there however long a test takes. Of an
-# array, that is its task $FREEZE_TASK.
+# where it forces its second file to the disk, and so stays there however long a test takes.
 FREEZE = """
 import os, signal, sys
 if (
     os.environ.get("SLURM_JOB_NAME", "") in os.environ.get("FREEZE", "").split()
     and "SLURM_STEP_ID" in os.environ
     and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
-    and os.environ.get("SLURM_ARRAY_TASK_ID") == os.environ.get("FREEZE_TASK")
+    and os.environ.get("SLURM_ARRAY_TASK_ID", "0") == "0"
     and {"worldmodels", "submitit.core._submit"} & set(sys.orig_argv)
 ):
     writes, fsync = [], os.fsync

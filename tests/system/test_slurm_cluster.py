@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,22 +122,52 @@ def test_a_sweep_is_an_array_of_jobs_that_survive_their_time_limit(
 ) -> None:
     pytest.importorskip("submitit", reason="pip install hydra-submitit-launcher")
     words = (*SMOKE, "stage=rollouts", "seed=1,2", "run=s${seed}", "hydra.launcher.name=seeds")
-    # The number of the last task is that of the array.
-    with slurm.start(*SWEEP, *words, FREEZE="seeds", FREEZE_TASK="1") as command:
+    with slurm.start(*SWEEP, *words, FREEZE="seeds") as command:
         listed = ("squeue", "--noheader", "--name=seeds", "--format=%F")
         wait_for(lambda: command.poll() is not None or slurm.run(*listed))
         [array] = set(slurm.run(*listed).split())
-        slurm.wait(f"{array}_0", "COMPLETED")
-        out_of_time(slurm, f"{array}_1", signal.SIGUSR2)
+        slurm.wait(f"{array}_0", "RUNNING")
+        out_of_time(slurm, f"{array}_0", signal.SIGUSR2)
         output, errors = command.communicate(timeout=HANG_SECONDS)
     assert command.returncode == 0, (output, errors, slurm.logs())
     assert "2 jobs named seeds" in output
     data = slurm.home / "data"
     assert fingerprint(data, "s1", "rollouts") == fingerprint(smoke, "smoke", "rollouts")
     assert fingerprint(data, "s2", "rollouts") != fingerprint(smoke, "smoke", "rollouts")
-    for task, restarts in enumerate(("0", "1")):
+    for task, restarts in enumerate(("1", "0")):
         slurm.wait(f"{array}_{task}", "COMPLETED")
         assert slurm.show(f"{array}_{task}")["Restarts"] == restarts
+
+
+OUT_OF_TIME = """
+import os, signal, sys, time
+from pathlib import Path
+from worldmodels import sweeps
+from worldmodels.config.schema import Config
+
+sweeps.begin_job(Config())
+if os.environ["SLURM_ARRAY_TASK_ID"] == "1" and "SLURM_RESTART_COUNT" not in os.environ:
+    while not Path("both-run").exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    sweeps.stop_job()
+time.sleep(1000)
+"""
+
+
+def test_a_task_of_an_array_that_is_out_of_time_is_requeued_alone(slurm: Cluster) -> None:
+    (slurm.home / "job.py").write_text(OUT_OF_TIME)
+    program = f"exec {sys.executable} job.py"
+    job = slurm.run("sbatch", "--parsable", "--requeue", "--array=0-1", "--wrap", program).strip()
+    slurm.wait(f"{job}_0", "RUNNING")
+    slurm.wait(f"{job}_1", "RUNNING")
+    assert slurm.show(f"{job}_1")["JobId"] == job, "its number is that of the array"
+    (slurm.home / "both-run").touch()
+    wait_for(lambda: slurm.show(f"{job}_1")["Restarts"] == "1")
+    task = slurm.show(f"{job}_0")
+    assert (task["JobState"], task["Restarts"]) == ("RUNNING", "0")
+    slurm.run("scancel", job)
+    wait_for(lambda: not slurm.run("squeue", "--noheader"))
 
 
 def test_a_sweep_whose_job_fails_says_why_and_slurm_knows(slurm: Cluster) -> None:
