@@ -28,7 +28,9 @@ from worldmodels.stages.players import player_of
 
 ALGORITHMS = [
     ("ppo", [PPO]),
-    ("dqn", [f"baseline.options={{{SMALL}, {BUFFER}}}", DISCRETE]),
+    pytest.param(
+        "dqn", [f"baseline.options={{{SMALL}, {BUFFER}}}", DISCRETE], marks=pytest.mark.system
+    ),
     pytest.param("sac", [f"baseline.options={{{SMALL}, {BUFFER}}}"], marks=pytest.mark.system),
 ]
 

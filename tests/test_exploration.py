@@ -238,6 +238,7 @@ def test_a_search_for_the_reward_is_that_of_a_version_without_objectives(copy: P
     )
 
 
+@pytest.mark.system
 def test_an_agent_without_recorded_latents_is_refused(tmp_path: Path) -> None:
     agent = Path(__file__).resolve().parent.parent / "pretrained" / "carracing-dream"
     words = (*SEARCH, f"base={agent}", "controller.objective=distillation")

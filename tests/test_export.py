@@ -31,6 +31,7 @@ from worldmodels.models.mdnrnn import MDNRNN
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 
 
+@pytest.mark.system
 def test_a_run_is_exported_once_and_its_graphs_compute_what_pytorch_does(copy: Path) -> None:
     command = ("stage=export", "run=smoke")
     done = run(copy, *command)

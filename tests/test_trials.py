@@ -85,6 +85,7 @@ def test_a_search_in_the_environment_is_tuned_on_the_selection_seeds(tmp_path: P
     assert results[record["best"]] == max(results.values())
 
 
+@pytest.mark.system
 def test_a_trial_with_the_values_of_the_base_is_trained_and_not_taken_from_it(copy: Path) -> None:
     words = ("stage=sweep", "preset=smoke", "run=it", "base=smoke", "sweep.random_trials=2", ALONE)
     done = run(copy, *words, "sweep.space={vae.kl_tolerance: [0.5, 0.25]}", "sweep.trials=2")
