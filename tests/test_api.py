@@ -195,6 +195,8 @@ def test_arguments_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path) -
         worldmodels.evaluate(CARRACING, engine="box2d")
     with pytest.raises(ConfigError, match="episodes=0"):
         worldmodels.evaluate(CARRACING, episodes=0)
+    with pytest.raises(ConfigError, match=r"trained with crop_rows=84 size=64, not .* size=96"):
+        worldmodels.evaluate(CARRACING, size=96)
     with pytest.raises(ConfigError, match="device=gpu: is none of torch"):
         worldmodels.load_agent(CARRACING, device="gpu")
     with pytest.raises(ConfigError, match="temperature=0"):

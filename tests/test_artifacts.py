@@ -201,6 +201,27 @@ def test_metrics_after_the_checkpoint_are_rewound(tmp_path: Path) -> None:
     assert seconds == sorted(seconds)
 
 
+def test_metrics_that_are_damaged_are_named_and_a_row_of_the_checkpoint_is_not_doubled(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "metrics.csv"
+    with MetricsLog(path) as log:
+        log.log(1, {"loss": 1.0})
+        log.log(2, {"selection/mean": 5.0})
+    with MetricsLog(path) as again:
+        again.rewind(2)
+        again.log(2, {"selection/mean": 5.0, "selection/best": 6.0})
+    names = [(row[0], row[1]) for row in read_metrics(path)]
+    assert names == [(1, "loss"), (2, "selection/mean"), (2, "selection/best")]
+    with path.open("ab") as file:
+        file.write(b"3,\xff,1.0,0,\n")
+    MetricsLog(path).rewind(2)
+    with path.open("ab") as file:
+        file.write(b"3," + b"x" * 200_000 + b",1.0,0,\n")
+    with pytest.raises(ArtifactError, match=r"metrics\.csv: is no file of metrics"):
+        MetricsLog(path).rewind(2)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**31), st.integers(0, 50), st.integers(1, 200))
 def test_seeds_of_different_purposes_never_meet(seed: int, generation: int, count: int) -> None:

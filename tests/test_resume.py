@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command import ALONE, BRIEFLY, run, start
 
+from worldmodels.files.atomic import JsonLines
 from worldmodels.runs.tracking import read_metrics
 
 SEARCH = (
@@ -179,6 +180,25 @@ def test_more_episodes_are_added_to_those_that_are_there(reference: Path, tmp_pa
     done = run(tmp_path, *overrides("rollouts"))
     assert done.returncode == 0, done.stderr
     assert fingerprint(tmp_path, "rollouts") == fingerprint(reference, "rollouts")
+
+
+def test_the_evaluation_at_the_end_of_a_search_counts_for_nothing_once_it_is_continued(
+    copy: Path,
+) -> None:
+    words = (
+        *("stage=controller", "preset=smoke", "run=it", "base=smoke"),
+        *("controller.eval_interval=2", ALONE),
+    )
+    assert run(copy, *words, "controller.generations=1").returncode == 0
+    log = JsonLines(copy / "it/controller/selection.jsonl")
+    (record,) = log.read()
+    log.path.unlink()
+    log.append({**record, "score": 1e9, "objective": 1e9})
+    done = run(copy, *words, "controller.generations=3")
+    assert done.returncode == 0, done.stderr
+    assert [one["generation"] for one in log.read()] == [0, 1, 2]
+    summary = json.loads((copy / "it/controller/manifest.json").read_text())["summary"]
+    assert summary["selection_mean"] < 1e9
 
 
 def test_a_finished_search_is_continued_for_more_generations(copy: Path) -> None:

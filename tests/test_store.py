@@ -66,6 +66,10 @@ def test_a_store_that_cannot_be_used_is_named_before_the_first_stage(tmp_path: P
     line = error_line(run(tmp_path / "data", *COLLECT, f"store={tmp_path}/photos"))
     assert "contains cat.jpg and is no copy of a run" in line
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+    for inside in ("", "/copy"):
+        store = f"store={tmp_path}/data/smoke{inside}"
+        line = error_line(run(tmp_path / "data", *COLLECT, store))
+        assert f"{store}: is in the folder of the run" in line
     line = error_line(run(tmp_path / "data", *COLLECT, f"resume={tmp_path}/nothing"))
     assert f"resume={tmp_path}/nothing: there is no copy of a run" in line
     assert not (tmp_path / "data/smoke").exists()
@@ -121,6 +125,20 @@ def test_what_changes_is_copied_and_nothing_twice(tmp_path: Path) -> None:
     location.sent.clear()
     assert copier(root, store, location).step()  # the program begins again
     assert location.sent == []
+
+
+def test_a_name_that_a_reader_would_refuse_is_not_written(tmp_path: Path) -> None:
+    root, store = tmp_path / "run", tmp_path / "store"
+    write(root, vae__weights="W")
+    for name in (b"b\\c.txt", b"\xff", b"bell\x07", b"." * 5 + b"x"):
+        Path(os.fsdecode(os.fsencode(root) + b"/" + name)).touch()
+    deep = root.joinpath(*"abcdefghijklmnopqrs")
+    deep.mkdir(parents=True)
+    (deep / "x").touch()
+    copying = copier(root, store, Counting(store))
+    while not copying.step():
+        pass
+    assert set(index(store)) == {"vae/weights"}
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,12 @@ def test_episodes_of_a_person_are_rollouts_that_stages_train_on(tmp_path: Path) 
         "gate_env:Gate-v0",
     )
     assert episodes.episode(0).terminated[-1]
+    before = (rollouts / "manifest.json").read_bytes()
+    with running(tmp_path, *words, "overwrite=true") as program:
+        Page(address(program)).view()
+        program.send(signal.SIGINT)  # nothing was driven
+        assert program.wait() == 0
+    assert (rollouts / "manifest.json").read_bytes() == before
     chain = (*words[1:], "preset=quick", "env.frame_skip=1", ALONE)
     other = run(tmp_path, "stage=rollouts", *chain)
     assert "people/rollouts was made with env.num_envs=1, now 64: choose" in error_line(other)

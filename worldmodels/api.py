@@ -25,6 +25,7 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode
 from worldmodels.envs.action_spec import DiscreteActions
 from worldmodels.envs.engines import ENGINES, make_vector_env, prepare
+from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError, DataError
 from worldmodels.evolution.fitness import EpisodeSpec, evaluation_num_envs, fitness
 from worldmodels.policy import AgentPolicy
@@ -116,6 +117,12 @@ def evaluate(
         if number < least:
             raise ConfigError(f"{key}={number}: choose {least} or more")
     config = _env_of(policy.config, settings)
+    here, trained = ObservationSpec(config.crop_rows, config.size), policy.config.observation
+    if here != trained:
+        raise ConfigError(
+            f"the agent was trained with crop_rows={trained.crop_rows} size={trained.size}, not"
+            f" crop_rows={here.crop_rows} size={here.size}; leave these settings out"
+        )
     spec = env_spec(config, _engine(engine))
     device = str(policy.device)
     prepare(spec, device)

@@ -156,8 +156,17 @@ class _Loop:
                     progress.advance(self._counted(self.steps - before))
 
     def result(self) -> EvolveResult:
-        """The best controller on the selection seeds, with steps and throughput."""
-        records = self.selection.read()
+        """The best controller on the selection seeds, with steps and throughput.
+
+        The evaluation at the end of a search that was continued does not count: one that was not
+        interrupted has none.
+        """
+        records = [
+            record
+            for record in self.selection.read()
+            if self._on_interval(record["generation"])
+            or record["generation"] == self.search.generation - 1
+        ]
         if self.options.exploitation_patience is not None:
             within = [one for one in records if not self.exploitation.exceeds(one["score"])]
             records = within or records
@@ -171,6 +180,10 @@ class _Loop:
             self.steps / max(self.seconds, 1e-9),
             self.exploitation.began,
         )
+
+    def _on_interval(self, number: int) -> bool:
+        """Whether every search evaluates this generation, numbered from 0."""
+        return (number + 1) % self.options.eval_interval == 0
 
     def _counted(self, steps: int) -> int:
         """What a generation of so many steps adds to the progress: steps of a budget, or 1."""
@@ -253,6 +266,15 @@ class _Loop:
         scores: np.ndarray = maximised.mean(axis=1)
         self._tell(scores)
         self._allocate(maximised)
+        values = {"mean": scores.mean(), "best": scores.max(), "worst": scores.min()}
+        values |= {"sigma": self.search.sigma, "steps": steps, "episodes": generation.episodes}
+        named = {f"fitness/{k}": float(v) for k, v in values.items()}
+        if generation.temperature is not None:
+            named["dream/temperature"] = generation.temperature
+        if outcome.disagreement is not None:
+            named["dream/disagreement"] = float(outcome.disagreement.mean())
+        self.tracker.log(number + 1, named)
+        self.tracker.flush()
         self.log.append(
             {
                 "generation": number,
@@ -264,15 +286,6 @@ class _Loop:
                 "made_by": self.options.made_by,
             }
         )
-        values = {"mean": scores.mean(), "best": scores.max(), "worst": scores.min()}
-        values |= {"sigma": self.search.sigma, "steps": steps, "episodes": generation.episodes}
-        named = {f"fitness/{k}": float(v) for k, v in values.items()}
-        if generation.temperature is not None:
-            named["dream/temperature"] = generation.temperature
-        if outcome.disagreement is not None:
-            named["dream/disagreement"] = float(outcome.disagreement.mean())
-        self.tracker.log(number + 1, named)
-        self.tracker.flush()
         return scores
 
     def _tell(self, scores: np.ndarray) -> None:
@@ -300,8 +313,8 @@ class _Loop:
     ) -> None:
         """Evaluate the mean and the generation's best on the selection seeds; log the better."""
         number, options = self.search.generation - 1, self.options
-        due = self._over or (number + 1) % options.eval_interval == 0
-        if number in selected:
+        due = self._over or self._on_interval(number)
+        if number in selected and due:
             self.exploitation.judge(number + 1, selected[number])
         if number in selected or not due:
             return

@@ -79,6 +79,14 @@ class StageFolder:
         if self.lock is None:
             self.lock = FolderLock(self.path, self.stage)
 
+    def abandon(self) -> None:
+        """Remove a folder in which nothing was made, and restore the artifact that it was to
+        replace, if there is one."""
+        shutil.rmtree(self.path)
+        if aside(self.path).exists():
+            restore(self.path, keep=False)
+        self._release()
+
     def _leave(self, error: BaseException | None) -> None:
         """Put a folder whose stage is not complete into the state that the next command expects."""
         failed = isinstance(error, Exception) and not isinstance(error, Stopped)

@@ -256,9 +256,7 @@ def read_metrics(path: Path) -> list[Row]:
             if abs(step) <= 2**53:
                 rows.append((step, row["name"], value, seconds))
     except csv.Error as error:
-        raise ArtifactError(
-            f"{path}: is no file of metrics ({error}); run its stage again with overwrite=true"
-        ) from None
+        raise _no_metrics(path, error) from None
     return rows
 
 
@@ -266,9 +264,18 @@ def _made_by(path: Path) -> set[str | None]:
     """The column ``made_by`` of the complete rows of a metrics file."""
     if not path.exists():
         return set()
-    with path.open(newline="") as file:
-        lines = [line for line in file if line.endswith("\n")]
-    return {row.get("made_by") for row in csv.DictReader(lines)}
+    text = read_bytes(path, METRICS_BYTES).decode(errors="replace")
+    lines = [line for line in io.StringIO(text, newline="") if line.endswith("\n")]
+    try:
+        return {row.get("made_by") for row in csv.DictReader(lines)}
+    except csv.Error as error:
+        raise _no_metrics(path, error) from None
+
+
+def _no_metrics(path: Path, error: csv.Error) -> ArtifactError:
+    return ArtifactError(
+        f"{path}: is no file of metrics ({error}); run its stage again with overwrite=true"
+    )
 
 
 class _Rate(ProgressColumn):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Iterator
 
@@ -15,7 +14,6 @@ from worldmodels.errors import DataError
 from worldmodels.reporting.pictures import contact_sheet, save_picture
 from worldmodels.runs.integrity import Listed, set_aside_damaged
 from worldmodels.runs.manifests import MANIFEST
-from worldmodels.runs.succession import aside, restore
 from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.system.resources import Meter
@@ -99,9 +97,8 @@ class Recording:
         if not self._files:
             folder.keep({})
             if [path.name for path in folder.path.iterdir()] == [MANIFEST]:
-                shutil.rmtree(folder.path)
-                if aside(folder.path).exists():
-                    restore(folder.path, keep=False)
+                folder.abandon()
+                return
         folder.__exit__(kind, error, trace)
 
     def _find(self) -> None:

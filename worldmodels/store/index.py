@@ -113,19 +113,22 @@ def wanted(part: str, folder: bool) -> bool:
     return folder and _SUCCESSION.fullmatch(part) is not None
 
 
-def _name(name: Any) -> str:
-    """A name of a file below a run's folder; raises `ValueError` for any other text."""
+def is_name(name: Any) -> bool:
+    """Whether an index may have this name of a file below a run's folder."""
     parts = name.split("/") if isinstance(name, str) else []
-    good = (
+    return (
         0 < len(parts) <= _DEPTH
-        and len(name.encode()) <= _NAME
         and name.isprintable()
+        and len(name.encode()) <= _NAME
         and "\\" not in name
         and all(0 < len(part.encode()) <= _PART for part in parts)
         and all(wanted(part, folder=True) for part in parts[:-1])
         and wanted(parts[-1], folder=False)
     )
-    if not good:
+
+
+def _name(name: Any) -> str:
+    if not is_name(name):
         raise ValueError(f"{name!r} is no name of a file of a run")
     return str(name)
 

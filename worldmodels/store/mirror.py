@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from worldmodels.config.schema import Config
+from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError, StoreError
 from worldmodels.runs.locks import FolderLock
 from worldmodels.runs.tracking import say
@@ -46,6 +47,7 @@ class Mirror:
 
     def __init__(self, config: Config, root: Path) -> None:
         store = _without_slash(config.store)
+        _check_outside(store, root)
         self._config = config
         self._work = Work(
             root.absolute(),
@@ -155,6 +157,8 @@ class Mirror:
             elif isinstance(message, State):
                 self._state = message
                 if message.final:
+                    if message.reason and not self._finishing:
+                        say(f"{self._where}: {message.reason}; the run goes on without copies")
                     self._ended.set()
                     return
 
@@ -191,6 +195,17 @@ class Mirror:
         self._process.kill()
         self._process.join(_CLOSING_SECONDS)
         self._connection.close()
+
+
+def _check_outside(store: str | None, root: Path) -> None:
+    """Raise `ConfigError` for a store in the folder of the run, where copies would be copied."""
+    if store is None or protocol("store", store) != "file":
+        return
+    path, run = Path(store.removeprefix("file://")).resolve(), root.resolve()
+    if path == run or run in path.parents:
+        raise ConfigError(
+            f"store={store}: is in the folder of the run, {root}; choose another place"
+        )
 
 
 def _without_slash(url: str | None) -> str | None:

@@ -157,6 +157,8 @@ def _begin(work: Work, parent: int, say: _Speaker) -> tuple[Location | None, Lea
             location.prepare()
             lease = Lease(location, f"store={work.store}", parent, work.token)
             lease.claim(say)
+            # From now on: fetching a run may take longer than a lease lasts.
+            threading.Thread(target=_refresh, args=(lease,), daemon=True).start()
     try:
         if work.resume is not None:
             with _reaching("resume", work.resume):
@@ -165,6 +167,8 @@ def _begin(work: Work, parent: int, say: _Speaker) -> tuple[Location | None, Lea
         if location is not None and work.store is not None:
             with _reaching("store", work.store):
                 _check_own(work, read_index(location, f"store={work.store}"))
+                assert lease is not None
+                lease.check()
     except BaseException:
         if lease is not None:
             with contextlib.suppress(Exception):
@@ -203,6 +207,14 @@ def _check_own(work: Work, index: Index | None) -> None:
     )
 
 
+def _refresh(lease: Lease) -> None:
+    """Refresh a lease, also during a long transfer; the next check raises if it is lost."""
+    while True:
+        time.sleep(REFRESH_SECONDS)
+        with contextlib.suppress(Exception):
+            lease.refresh()
+
+
 class _Loop:
     """Step after step until the parent asks to finish, then until nothing is missing."""
 
@@ -226,7 +238,6 @@ class _Loop:
         work = self._work
         assert work.store is not None
         copier: Copier | None = None
-        threading.Thread(target=self._refresh, daemon=True).start()
         while True:
             finishing = self._finish.is_set()
             try:
@@ -277,13 +288,6 @@ class _Loop:
             time.sleep(min(pause, _PAUSE_AT_THE_END))
         else:
             self._budget.rest(pause)
-
-    def _refresh(self) -> None:
-        """Refresh the lease, also during a long upload; the next step raises if it is lost."""
-        while True:
-            time.sleep(REFRESH_SECONDS)
-            with contextlib.suppress(Exception):
-                self._lease.refresh()
 
 
 def reason(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
-from worldmodels.store.index import wanted
+from worldmodels.store.index import is_name, wanted
 
 LOGS = (".jsonl", ".csv")
 """Files that are appended to, line by line."""
@@ -49,7 +49,8 @@ class Snapshot(NamedTuple):
 
 
 def scan(root: Path) -> dict[str, Stamp]:
-    """The regular files below a folder, by name; without links, locks and temporary files.
+    """The regular files below a folder, by name; without links, locks, temporary files, and files
+    whose names an index cannot have.
 
     Raises:
         FileNotFoundError: the folder itself is gone.
@@ -66,16 +67,16 @@ def scan(root: Path) -> dict[str, Stamp]:
             continue  # removed meanwhile
         for entry in entries:
             folder = entry.is_dir(follow_symlinks=False)
-            if not wanted(entry.name, folder) or not entry.name.isprintable():
-                continue
-            if folder:
-                folders.append(f"{prefix}{entry.name}/")
+            name = f"{prefix}{entry.name}"
+            if folder and wanted(entry.name, folder):
+                folders.append(f"{name}/")
+            elif folder or not is_name(name):
+                continue  # such as one with a backslash, which an index cannot have
             elif entry.is_file(follow_symlinks=False):
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                name = f"{prefix}{entry.name}"
                 found[name] = Stamp(status.st_ino, status.st_size, status.st_mtime_ns)
     return found
 
