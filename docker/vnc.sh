@@ -60,7 +60,10 @@ await() {
 
 # Without a cookie every user of this machine could use the display.
 export XAUTHORITY=${XAUTHORITY:-${HOME:-/tmp}/.Xauthority}
-xauth -q add "$display" . "$(mcookie)" 2>/dev/null
+xauth -q add "$display" . "$(mcookie)" 2>/dev/null || {
+    say "XAUTHORITY=$XAUTHORITY: cannot be written; set it to a file that can"
+    exit 1
+}
 serve Xvfb "$display" -screen 0 820x720x24 -nolisten tcp -auth "$XAUTHORITY"
 await test -S "/tmp/.X11-unix/X$port"
 serve x11vnc -display "$display" -rfbport "$port" -localhost -noipv6 -forever -shared "${access[@]}"

@@ -194,6 +194,13 @@ def test_a_dream_on_models_at_hand_is_left_to_the_search() -> None:
 # --- what is checked before the first stage
 
 
+@pytest.mark.parametrize("word", ["trainer.devices=2", "trainer.nodes=2", "trainer.strategy=ddp"])
+def test_a_plan_of_training_in_several_processes_is_refused(word: str, tmp_path: Path) -> None:
+    config = composed("preset=smoke", "stage=plan", word)
+    with pytest.raises(ConfigError, match=r"stage=plan: measures training in one process; give"):
+        Context(config, Run(tmp_path / "run")).check()
+
+
 def test_a_chain_with_the_settings_of_later_rounds_is_refused(tmp_path: Path) -> None:
     config = composed("preset=dream-rounds", "stage=all")
     with pytest.raises(ConfigError, match=r"use stage=iterate, or iterate\.schedule="):

@@ -22,6 +22,7 @@ from worldmodels.planning.schedule import Job, WorldCost, search_size
 from worldmodels.planning.timing import FitRate, StepCost, StepTimes
 from worldmodels.runs import costs
 from worldmodels.runs.artifacts import Run
+from worldmodels.stages import diagnosis
 from worldmodels.stages import plan as plan_stage
 from worldmodels.stages.calibration import calibrate, worlds
 from worldmodels.stages.calibration.miniature import STEPS, miniature
@@ -172,7 +173,11 @@ def test_updates_by_gradients_take_their_steps_at_the_measured_rate() -> None:
 
 
 @pytest.mark.system
-def test_a_plan_of_updates_by_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_of_updates_by_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "memory.max").write_text("1000000\n")
+    monkeypatch.setattr(diagnosis, "CGROUP", tmp_path)
     config = composed(
         *("stage=plan", "preset=smoke", "controller.world=dream", "workers.processes=0"),
         *("controller.optimizer=actor_critic", "evaluate.engine=native", "rnn.baselines=false"),
@@ -180,6 +185,7 @@ def test_a_plan_of_updates_by_gradients(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(plan_stage, "calibrate", partial(calibrate, seconds=0.1))
     plan_stage.run(Context(config, Run(tmp_path / "run")))
     found = read_json(tmp_path / "run/plan.json")
+    assert "of memory may be needed, 1 MB can be had here" in capfd.readouterr().out
     (measured,) = found["rates"]
     steps = config.actor_critic.batch_size * config.actor_critic.horizon
     expected = measured["base"]["controller"]["seconds"]

@@ -170,6 +170,8 @@ def test_the_page_loads_nothing_from_elsewhere(served: str) -> None:
         {"Host": "127.0.0.1.example.org"},
         {"Origin": "http://example.org"},
         {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Dest": "empty"},
     ],
 )
 def test_other_sites_may_neither_look_nor_ask(served: str, headers: dict[str, str]) -> None:

@@ -330,9 +330,7 @@ class Estimate:
         size = evaluation_num_envs(rates.evaluation_engine, env.num_envs)
         batches = [min(size, config.episodes - at) for at in range(0, config.episodes, size)]
         seconds = base.seconds + engine.seconds([Job(n, steps, n * steps) for n in batches])
-        size = env.num_envs
-        blind = [min(size, config.episodes - at) for at in range(0, config.episodes, size)]
-        jobs = [Job(n, length, n * length) for n in blind]
+        jobs = [Job(n, length, n * length) for n in batches]
         seconds += rates.worlds["evaluate random"].seconds(jobs)
         recorded = 0.0
         if config.video:

@@ -92,6 +92,11 @@ class Context:
                 "stage=all: iterate.schedule changes later rounds, which this stage does not have;"
                 " use stage=iterate, or iterate.schedule=[] for the first round alone"
             )
+        if self.config.stage is Stage.plan and self.config.trainer.grouped:
+            raise ConfigError(
+                "stage=plan: measures training in one process; give trainer.devices=1"
+                " trainer.nodes=1 trainer.strategy=auto"
+            )
         self._check_agent()
         for part in parts(self.config):
             self._check_models(part)

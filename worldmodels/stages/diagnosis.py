@@ -155,7 +155,7 @@ def machine(config: Config) -> Iterator[Row]:
     yield Row("processor", str(provenance()["machine"]))
     memory = psutil.virtual_memory()
     value = f"{_gigabytes(memory.total)}, {_gigabytes(memory.available)} of it available"
-    limit = _memory_limit()
+    limit = memory_limit()
     if limit is not None and limit < memory.total:
         value += f"; this container may use {_gigabytes(limit)}"
     yield Row("memory", value)
@@ -266,7 +266,7 @@ def _gigabytes(count: float) -> str:
     return f"{count / 1e9:,.1f} GB"
 
 
-def _memory_limit() -> int | None:
+def memory_limit() -> int | None:
     """What a container's memory is limited to, in bytes; None where there is no limit."""
     for name in _CGROUP_MEMORY:
         with contextlib.suppress(OSError, ValueError):  # "max" is no number

@@ -24,6 +24,7 @@ from worldmodels.runs.tracking import console, say
 from worldmodels.stages import iterate
 from worldmodels.stages.calibration import calibrate
 from worldmodels.stages.context import Context
+from worldmodels.stages.diagnosis import memory_limit
 from worldmodels.system.cores import available_cores, cores_in_words
 from worldmodels.system.disk import existing
 from worldmodels.tuning.population import ends
@@ -222,11 +223,12 @@ def _say_limits(context: Context, stages: dict[str, StagePlan]) -> None:
     ):
         say(f"plan: assumed for {note}")
     needed = max(plan.memory for plan in stages.values())
-    if needed > psutil.virtual_memory().total:
+    memory = psutil.virtual_memory().total
+    memory = min(memory, memory_limit() or memory)
+    if needed > memory:
         say(
-            f"plan: {size(needed)} of memory may be needed, this machine has"
-            f" {size(psutil.virtual_memory().total)}; choose a smaller env.num_envs or fewer"
-            " workers.processes"
+            f"plan: {size(needed)} of memory may be needed, {size(memory)} can be had here; choose"
+            " a smaller env.num_envs or fewer workers.processes"
         )
     wanted = sum(plan.disk for plan in stages.values())
     free = shutil.disk_usage(existing(context.run.root)).free

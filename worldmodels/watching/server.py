@@ -95,12 +95,11 @@ class Feed:
             self.pages += 1
             return self._number
 
-    def leave(self) -> bool:
-        """Count a page that has gone; whether it was the last."""
+    def leave(self) -> None:
+        """Count a page that has gone."""
         with self._changed:
             self.pages -= 1
             self._changed.notify_all()
-            return self.pages == 0
 
     def next(self, after: int) -> tuple[int, bytes]:
         """Wait for a later event than number `after`: its number, and what is sent.
@@ -194,8 +193,12 @@ class _Handler(FileHandler):
     def _is_own(self) -> bool:
         """Whether the request is of this page; answers it where it is not."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        # For a picture in another site's page browsers give no origin, but whether the site is
+        # another; a link to this page may be anywhere.
+        own = self.headers.get("Sec-Fetch-Site") in (None, "none", "same-origin")
+        opened = self.headers.get("Sec-Fetch-Dest") == "document" and self.command == "GET"
         # With another port where it comes through a tunnel.
-        if re.fullmatch(_HOST, host) and origin in (None, f"http://{host}"):
+        if re.fullmatch(_HOST, host) and origin in (None, f"http://{host}") and (own or opened):
             return True
         self._answer(HTTPStatus.FORBIDDEN, "only the page of this address may ask")
         return False
@@ -225,8 +228,9 @@ class _Handler(FileHandler):
                 number, content = feed.next(number)
                 self.wfile.write(content)
         finally:
-            if feed.leave():
-                session.post(partial(session.press, ()))  # nobody holds a key any more
+            feed.leave()
+            # Its keys are not held any more; other pages send theirs again with the next change.
+            session.post(partial(session.press, ()))
 
 
 def asked(session: Session, request: object) -> Callable[[], None]:
