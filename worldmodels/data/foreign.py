@@ -14,9 +14,9 @@ from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import DataError
 
 BLOCK_BYTES = 2**24
+"""Of pictures that are reduced at once."""
 LARGEST_PICTURE = 2**26
 """Pixels of a picture of another program, at most."""
-"""Of pictures that are reduced at once."""
 
 
 @dataclass(frozen=True)
