@@ -22,7 +22,8 @@ hypothesis.settings.load_profile("any machine")
 SIMULATING = {
     *("test_agents", "test_api", "test_baselines", "test_baselines_evaluated", "test_branches"),
     *("test_carracing", "test_carracing_vector", "test_commands"),
-    *("test_cores", "test_docs", "test_envs", "test_hub", "test_integrity", "test_new_environment"),
+    *("test_cores", "test_docs", "test_envs", "test_exploration", "test_hub", "test_integrity"),
+    "test_new_environment",
     *("test_overwrite", "test_page", "test_portable", "test_pretrained", "test_resume"),
     *("test_plan", "test_population", "test_store", "test_temperature", "test_watch"),
 }

@@ -88,13 +88,14 @@ def test_the_tables_have_means_and_intervals(monkeypatch: pytest.MonkeyPatch) ->
     raw = runs[0] | {"name": "ppo-raw", "what": "PPO, not tuned"}
     record = {"runs": [*runs, learned, raw], "tuning": {"ppo": {"3e-4": 7.4, "1e-4": 5.0}}}
     row, other = tables.baselines(record, "environment").splitlines()[2:]
-    assert other == "| PPO, not tuned | 1 | 10 | -4 | 0.0003 | – | 1.20 | 0.5 | 1.5 |"
+    assert other == "| PPO, not tuned | 1 | 10 | -4 | 0.0003 | – | 1.20 | 0.50 | 1.50 |"
     # 20, with a standard deviation of 10: 4.303 of its error on either side.
     assert (
-        row == "| PPO | 3 | 20 (-5 to 45) | -4 | 0.0003 | 0.0001: 5, 0.0003: 7 | 1.20 | 0.5 | 1.5 |"
+        row
+        == "| PPO | 3 | 20 (-5 to 45) | -4 | 0.0003 | 0.0001: 5, 0.0003: 7 | 1.20 | 0.50 | 1.50 |"
     )
     (row,) = tables.baselines(record, "learned").splitlines()[2:]
-    assert row == "| in the model | 1 | 1 | 2 | 6 | 1.20 | 0.5 | 1.5 |"
+    assert row == "| in the model | 1 | 1 | 2 | 6 | 1.20 | 0.50 | 1.50 |"
 
 
 @pytest.mark.slow

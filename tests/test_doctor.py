@@ -134,6 +134,7 @@ def test_its_lists_are_the_packages_of_this_distribution() -> None:
     } == OPTIONAL
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("bare")
 def test_it_works_without_what_linux_alone_has(tmp_path: Path) -> None:
     done = run(tmp_path, "stage=doctor")

@@ -112,15 +112,10 @@ def test_bursts_begin_and_last_as_they_should(smoke: Path) -> None:
 def test_what_a_branch_is_says_nothing_of_the_noise_on_its_outputs() -> None:
     rewards = np.full(200, -0.1, np.float32)
     rewards[149] = 100.0  # the failure began in step 150
-    frames, ends = np.zeros((201, 1, 1, 3), np.uint8), np.zeros(200, bool)
-    actions = np.zeros((200, 3), np.float32)
-    drawn = [
-        branch
-        for seed in range(2**28, 2**28 + 40)
-        for branch in branches_of(
-            Episode(frames, actions, rewards, ends, ends, seed), 50, 100, None
-        )
-    ]
+    frames, actions = np.zeros((201, 1, 1, 3), np.uint8), np.zeros((200, 3), np.float32)
+    terminated, truncated = np.arange(200) == 199, np.zeros(200, bool)
+    parent = Episode(frames, actions, rewards, terminated, truncated, 2**28)
+    drawn = branches_of(parent, 2000, 100, None)
     noise = EpisodeNoise([branch.seed for branch in drawn], ACTION_STREAM, torch.device("cpu"))
     gas = noise.normal(0, 3)[:, 1].numpy()
     for kind in PERTURBATIONS:

@@ -112,7 +112,7 @@ def test_the_table_compares_each_seed_with_the_preset_of_that_seed(
     assert preset["mean return"] == "633 (530 to 750)"
     assert preset["difference from the preset"] == ""
     assert preset["round 10"] == "667 (560 to 800)"
-    assert preset["predicted less earned, 100 steps"] == "52 (51 to 53)"
+    assert preset["predicted minus real return, 100 steps"] == "52 (51 to 53)"
     assert preset["CPU minutes"] == "10"
     gains = [20.0, 30.0, 10.0]
     # 4.303 is the 97.5 % quantile of Student's t with two degrees of freedom.
