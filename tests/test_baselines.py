@@ -1,4 +1,4 @@
-"""Model-free baselines: stage=baseline, and its evaluation and report."""
+"""Model-free baselines: what they observe, how they act, and their training."""
 
 import csv
 import json

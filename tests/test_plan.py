@@ -14,8 +14,6 @@ import torch
 from command import composed, error_line, run
 from waiting import wait_for
 
-from worldmodels.config.environments import env_spec
-from worldmodels.data.prefetch import prefetch
 from worldmodels.files.atomic import read_json
 from worldmodels.planning.estimate import Base, Data, Estimate, Rates, without_work
 from worldmodels.planning.schedule import Job, WorldCost, search_size
@@ -25,7 +23,6 @@ from worldmodels.runs.artifacts import Run
 from worldmodels.stages import diagnosis
 from worldmodels.stages import plan as plan_stage
 from worldmodels.stages.calibration import calibrate, worlds
-from worldmodels.stages.calibration.miniature import STEPS, miniature
 from worldmodels.stages.context import Context
 from worldmodels.system import spent
 from worldmodels.system.resources import Meter, Sampler
@@ -230,27 +227,15 @@ def test_what_a_run_in_miniature_did_is_no_part_of_what_every_run_takes() -> Non
     assert kept["rollouts"].disk == max(0, 300 - 8 * 41 * 7)
 
 
-@pytest.mark.parametrize("skip", ["null", "4"])
-def test_a_run_in_miniature_has_as_many_steps_with_a_frame_skip(skip: str) -> None:
-    small = miniature(composed("preset=quick", f"env.frame_skip={skip}"), workers=1)
-    steps = (small.rollouts.max_steps, small.controller.max_steps, env_spec(small.env).max_steps)
-    assert steps == (STEPS, STEPS, STEPS)
-
-
-def test_waiting_for_data_is_counted() -> None:
-    asked = threading.Event()
-
-    def items() -> Iterator[int]:
-        yield 1
-        asked.wait()  # until the reader has come for what is not there
-        yield 2
-
-    before = spent.spent().get("reading", 0.0)
-    reader = prefetch(items())
-    assert next(reader) == 1
-    threading.Timer(0.05, asked.set).start()
-    assert next(reader) == 2
-    assert spent.spent()["reading"] - before >= 0.04
+def test_random_actions_are_evaluated_in_jobs_of_the_size_that_an_evaluation_has() -> None:
+    """Gymnasium steps four environments at most, whatever env.num_envs is."""
+    planned = [
+        Estimate(composed("preset=smoke", "evaluate.episodes=8", f"env.num_envs={count}"), rates())
+        .evaluate()
+        .seconds
+        for count in (4, 64)
+    ]
+    assert planned[0] == planned[1]
 
 
 def _simulate(tool: None, heartbeat: Heartbeat) -> str:

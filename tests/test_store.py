@@ -22,6 +22,7 @@ from worldmodels.config import limits
 from worldmodels.errors import ConfigError
 from worldmodels.store import copier as copiers
 from worldmodels.store import lease as leases
+from worldmodels.store import process
 from worldmodels.store.budget import Budget
 from worldmodels.store.lease import LEASE, InUse, Lease
 from worldmodels.store.location import Folder
@@ -349,6 +350,26 @@ def test_a_machine_that_is_alive_keeps_the_store(
         mine.refresh()
     mine.release()
     assert (tmp_path / LEASE).exists()
+
+
+def test_a_lease_is_refreshed_while_a_run_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, fetched = tmp_path / "store" / LEASE, tmp_path / "fetched"
+
+    def fetching(*_: object) -> None:
+        claimed = lease.read_bytes()
+        wait_for(lambda: lease.read_bytes() != claimed)
+        fetched.touch()
+
+    monkeypatch.setattr(process, "restore", fetching)
+    monkeypatch.setattr(process, "REFRESH_SECONDS", 0.05)
+    store, source = str(tmp_path / "store"), str(tmp_path / "source")
+    work = process.Work(tmp_path / "run", "run", store, source, 1.0, 0.1, "mine")
+    _, held = process._begin(work, os.getpid(), quiet)  # type: ignore[arg-type]  # it says nothing
+    assert held is not None
+    held.release()
+    assert fetched.exists()
 
 
 def test_a_process_that_has_ended_leaves_the_store(tmp_path: Path) -> None:

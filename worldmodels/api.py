@@ -109,7 +109,8 @@ def evaluate(
         settings: keys ``env.*`` in place of the configured ones, as ``max_steps=100``.
 
     Raises:
-        ConfigError: an argument is out of range, or the environment cannot be made.
+        ConfigError: an argument is out of range, the environment cannot be made, or its frames are
+            of another size or crop than in the agent's training.
         WorkerError: a worker process failed.
     """
     policy = agent if isinstance(agent, AgentPolicy) else load_agent(agent)
@@ -117,12 +118,7 @@ def evaluate(
         if number < least:
             raise ConfigError(f"{key}={number}: choose {least} or more")
     config = _env_of(policy.config, settings)
-    here, trained = ObservationSpec(config.crop_rows, config.size), policy.config.observation
-    if here != trained:
-        raise ConfigError(
-            f"the agent was trained with crop_rows={trained.crop_rows} size={trained.size}, not"
-            f" crop_rows={here.crop_rows} size={here.size}; leave these settings out"
-        )
+    _check_frames(config, policy.config.observation)
     spec = env_spec(config, _engine(engine))
     device = str(policy.device)
     prepare(spec, device)
@@ -145,6 +141,16 @@ def evaluate(
     return Evaluation(
         returns, lengths, terminated, np.array(chosen), score.mean, score.std, score.interval
     )
+
+
+def _check_frames(config: EnvConfig, trained: ObservationSpec) -> None:
+    """Raise `ConfigError` for frames that an agent was not trained on."""
+    here = ObservationSpec(config.crop_rows, config.size)
+    if here != trained:
+        raise ConfigError(
+            f"the agent was trained with crop_rows={trained.crop_rows} size={trained.size}, not"
+            f" crop_rows={here.crop_rows} size={here.size}; leave these settings out"
+        )
 
 
 def make_dream(

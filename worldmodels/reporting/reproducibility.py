@@ -42,9 +42,9 @@ def render_checklist(name: str, folders: dict[str, Path]) -> str:
     """
     manifests = {stage: read_record(path / "manifest.json") for stage, path in folders.items()}
     settings = [
-        (stage, key, _value(manifest, key))
+        (stage, key, _written(value))
         for stage, manifest in manifests.items()
-        for key in sorted(configuration(manifest).fields)
+        for key, value in sorted(configuration(manifest).fields.items())
     ]
     sections = {
         "Models and algorithms": [_models(manifests), _complexity(manifests)],
@@ -192,7 +192,7 @@ def _trained(manifests: Manifests) -> Item:
 
 
 def _runs(manifests: Manifests) -> Item:
-    found = {_value(manifest, "seed") for manifest in manifests.values()}
+    found = {_written(m.group("config").fields.get("seed", "unknown")) for m in manifests.values()}
     return Item(
         "The exact number of training and evaluation runs.",
         f"One run, of seed {', '.join(sorted(found))}. Other runs, and other seeds, are reported in"
@@ -244,10 +244,10 @@ def _machines(manifests: Manifests) -> Item:
 
 def _keys(manifest: Record, *keys: str) -> str:
     """Keys of a stage with their values."""
-    return ", ".join(f"{key}={_value(manifest, key)}" for key in keys)
+    found = configuration(manifest).fields
+    return ", ".join(f"{key}={_written(found.get(key, 'unknown'))}" for key in keys)
 
 
-def _value(manifest: Record, key: str) -> str:
+def _written(value: object) -> str:
     """The value of a key as a command line has it."""
-    value = configuration(manifest).fields.get(key, "unknown")
     return value if isinstance(value, str) else json.dumps(value)

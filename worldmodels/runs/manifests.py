@@ -16,6 +16,7 @@ _PARTS: dict[str, tuple[type | UnionType, bool]] = {
     "state": (str, True),
     "config": (dict, True),
     "inputs": (dict, True),
+    "base": (str, False),
     "fingerprint": (str, False),
     "summary": (dict, False),
     "throughput": (dict, False),
