@@ -204,7 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tracks", type=int, default=1000)
     parser.add_argument("--episodes", type=int, default=50)
-    parser.add_argument("--films", type=int, default=20)
+    parser.add_argument("--videos", type=int, default=20)
     parser.add_argument("--agents", type=Path, nargs="*", default=[])
     parser.add_argument("--scores", type=int, default=100, help="episodes of each agent")
     parser.add_argument("--out", type=Path, default=Path("data/carracing_parity.json"))
@@ -214,7 +214,7 @@ def main() -> None:
     work: list[tuple[str, Callable[..., Any], list[tuple[Any, ...]]]] = [
         ("tracks", track_error, [(seed,) for seed in range(options.tracks)]),
         ("dynamics", drive, [(names[i % 4], i) for i in range(options.episodes)]),
-        ("pictures", pictures, [(seed,) for seed in range(options.films)]),
+        ("pictures", pictures, [(seed,) for seed in range(options.videos)]),
     ]
     done: dict[str, list[Any]] = {}
     count = sum(len(jobs) for _, _, jobs in work) + len(options.agents)
@@ -242,8 +242,8 @@ def main() -> None:
 def summary(done: dict[str, list[Any]]) -> dict[str, Any]:
     """The figures of all comparisons."""
     dynamics = done["dynamics"]
-    road = np.concatenate([film["road"] for film in done["pictures"]])
-    bar = np.concatenate([film["bar"] for film in done["pictures"]])
+    road = np.concatenate([video["road"] for video in done["pictures"]])
+    bar = np.concatenate([video["bar"] for video in done["pictures"]])
     return {
         "tracks": {"seeds": len(done["tracks"]), "largest_error": max(done["tracks"])},
         "dynamics": {
@@ -296,9 +296,9 @@ def table(record: dict[str, Any]) -> Table:
     return printed
 
 
-def contact_sheet(films: list[dict[str, Any]]) -> NDArray[np.uint8]:
+def contact_sheet(videos: list[dict[str, Any]]) -> NDArray[np.uint8]:
     """The worst frames: Gymnasium, native, and ten times the difference."""
-    worst = sorted((film["worst"] for film in films), key=lambda one: -one[0])[:SHEET]
+    worst = sorted((video["worst"] for video in videos), key=lambda one: -one[0])[:SHEET]
     rows = []
     for _, theirs, ours in worst:
         difference = np.clip(10 * np.abs(theirs.astype(int) - ours), 0, 255).astype(np.uint8)

@@ -42,7 +42,7 @@ RANDOM = {
     "noise": ("uniform", "independent uniform actions"),
     "brownian": ("brownian", "Brownian actions"),
     "sticky": ("sticky_uniform", "uniform actions, held for 1 to 10 steps"),
-    "persistent": ("persistent_uniform", "uniform actions, held for up to 1 to 200 steps"),
+    "persistent": ("persistent_uniform", "uniform actions, longest hold drawn per episode"),
 }
 OBJECTIVES = {
     "reward": "controller trained for the task's reward",

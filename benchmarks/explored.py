@@ -129,7 +129,7 @@ def means(latents: LatentSet) -> np.ndarray:
 
 
 def log_determinant(rows: np.ndarray) -> float:
-    """Of the covariance matrix of latents (frames, Z), in nats a dimension: the logarithm of the
+    """Of the covariance matrix of latents (frames, Z), in nats per dimension: the logarithm of the
     volume that they fill, up to a constant, if they are normal."""
     covariance = np.cov(rows, rowvar=False) + 1e-9 * np.eye(rows.shape[1])
     return float(np.linalg.slogdet(covariance).logabsdet / rows.shape[1])

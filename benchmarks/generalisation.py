@@ -25,7 +25,7 @@ from worldmodels.system.cores import available_cores
 
 
 class Condition(NamedTuple):
-    """How an environment differs from Gymnasium's, with the agent's steps an action.
+    """How an environment differs from Gymnasium's, with the agent's steps per action.
 
     Args:
         name: of its row.
@@ -41,10 +41,10 @@ CONDITIONS = (
     Condition("new colours in each episode", {"kwargs": {"domain_randomize": True}}),
     Condition("sticky actions, 0.25", {"sticky_actions": 0.25}),
     Condition("sticky actions, 0.5", {"sticky_actions": 0.5}),
-    Condition("1 step an action", {"frame_skip": 1}),
-    Condition("2 steps an action", {"frame_skip": 2}),
-    Condition("3 steps an action", {"frame_skip": 3}),
-    Condition("4 steps an action", {"frame_skip": 4}),
+    Condition("1 step per action", {"frame_skip": 1}),
+    Condition("2 steps per action", {"frame_skip": 2}),
+    Condition("3 steps per action", {"frame_skip": 3}),
+    Condition("4 steps per action", {"frame_skip": 4}),
 )
 """An episode with a frame skip is as long, in steps of the simulator, as one without."""
 

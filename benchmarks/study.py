@@ -3,16 +3,17 @@
 Each row is a variant of the run ``laptop`` or ``takecover``, which has to exist. It uses the VAE
 and the MDN-RNN of that run, or trains an MDN-RNN of its own, and is evaluated on seeds 0 to 99.
 Rows with the MDN-RNN of the run, searched along principal components that its agent stores, need
-only that agent. The tables ``slips`` and ``memory`` need no run: their rows, or the first ones, use
-the VAE of the shipped agent. Other rows go on from one of these, as ``base`` in ``study_rows.py``
-says. Finished runs are skipped, so that the script can be stopped and started again.
+only that agent. The tables ``action_bursts`` and ``rnn_variants`` need no run: their rows, or the
+first ones, use the VAE of the shipped agent. Other rows continue from one of these, as ``base`` in
+``study_rows.py`` says. Finished runs are skipped, so that the script can be stopped and started
+again.
 
     python benchmarks/study.py carracing                # a study
     python benchmarks/study.py carracing ablation       # one table of it
     python benchmarks/study.py carracing search/full    # one row of it
-    python benchmarks/study.py takecover parts --list   # the commands, one a line
+    python benchmarks/study.py takecover rnn_epochs --list   # the commands, one per line
     python benchmarks/study.py takecover temperatures --base pretrained/takecover
-    python benchmarks/study.py carracing memory search
+    python benchmarks/study.py carracing rnn_variants search
 """
 
 from __future__ import annotations

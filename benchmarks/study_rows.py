@@ -105,14 +105,17 @@ def carracing() -> Study:
                 for t in (0.1, 0.5, 1.0, 1.15, 1.3)
             ),
             Row("dream", "means", "temperature 1.0, means of latents", means),
-            *(Row("slips", *row, one, AGENT) for row in _slips()),
+            *(Row("action_bursts", *row, one, AGENT) for row in _bursts()),
             *(
-                Row("slips_dream", *row, base="study/slips/epsilon-0.03-1")
+                Row("burst_temperatures", *row, base="study/action_bursts/epsilon-0.03-1")
                 for row in _temperatures()
             ),
-            Row("memory", "run", "as in the base run", (), one, AGENT),
-            *(Row("memory", *row, one, "study/memory/run-1") for row in _dynamics_variants()),
-            *(Row("search", *row, one, "study/memory/run-1") for row in _searches()),
+            Row("rnn_variants", "run", "as in the base run", (), one, AGENT),
+            *(
+                Row("rnn_variants", *row, one, "study/rnn_variants/run-1")
+                for row in _dynamics_variants()
+            ),
+            *(Row("search", *row, one, "study/rnn_variants/run-1") for row in _searches()),
         ),
         ("~bootstrap", "vae.epochs=0"),  # the agent replaces the bootstrap run
     )
@@ -122,7 +125,7 @@ Variant = tuple[str, str, tuple[str, ...]]
 """A row's name, first cell and overrides."""
 
 
-def _slips() -> tuple[Variant, ...]:
+def _bursts() -> tuple[Variant, ...]:
     """Probability of random action bursts in the episodes that the MDN-RNN is trained on."""
     collection = ("rollouts.noise=0.05", "rnn.epochs=15")
     return tuple(
@@ -184,7 +187,8 @@ def _searches() -> tuple[Variant, ...]:
 def takecover() -> Study:
     """Searches of the preset's steps; one seed, and several in the tables of temperatures.
 
-    The tables ``parts`` and ``memories`` use a temperature at which so short a search succeeds.
+    The tables ``controller_inputs`` and ``rnn_epochs`` use a temperature at which so short a search
+    succeeds.
     """
     one, mild = (1,), ("controller.temperature=1.0",)
     more = ("controller.total_steps=20_000_000", "controller.eval_episodes=256")
@@ -210,24 +214,17 @@ def takecover() -> Study:
             Row("longer", "tau-0.5", "temperature 0.5", ("controller.temperature=0.5", *more)),
             Row("longer", "tau-1.0", "temperature 1.0", (*mild, *more), one),
             *(
-                Row("memories", name, what, (*mild, *overrides), one)
+                Row("rnn_epochs", name, what, (*mild, *overrides), one)
                 for name, what, overrides in _dream_variants()
             ),
-            Row("parts", "z", "controller input: z", (*mild, "controller.features=z"), one),
-            Row("parts", "zh", "controller input: z, h", (*mild, "controller.features=zh"), one),
-            Row(
-                "parts",
-                "few",
-                "48 principal components",
-                (*mild, "controller.pca_components=48"),
-                one,
-            ),
-            Row(
-                "parts",
-                "raw",
-                "search in feature space",
-                (*mild, "controller.pca_components=null"),
-                one,
+            *(
+                Row("controller_inputs", name, what, (*mild, override), one)
+                for name, what, override in (
+                    ("z", "controller input: z", "controller.features=z"),
+                    ("zh", "controller input: z, h", "controller.features=zh"),
+                    ("few", "48 principal components", "controller.pca_components=48"),
+                    ("raw", "search in feature space", "controller.pca_components=null"),
+                )
             ),
         ),
     )

@@ -13,7 +13,7 @@ _MEASURES = (
     ("tiles", "tiles visited", ".1%"),
     ("cells", "cells", ",.0f"),
     ("log_determinant", "log-determinant", ".2f"),
-    ("distance", "distance of the test set", ".2f"),
+    ("distance", "distance to the test set", ".2f"),
     ("nll", "NLL of the test set", ".3f"),
     ("score", "score", ".0f"),
     ("watched", "television on", ".0%"),

@@ -16,7 +16,7 @@ RUNS = {
 """Environment -> the results that its column is from."""
 MEANINGS = {
     "validation/reconstruction": "vae: squared error of a frame, summed over pixels and colours",
-    "validation/kl": "vae: KL divergence of the posterior from the prior, nats a frame",
+    "validation/kl": "vae: KL divergence of the posterior from the prior, nats per frame",
     "validation/active_dims": "vae: latent dimensions with a KL divergence above 0.01 nats",
     "validation/nll": "rnn: negative log-likelihood of the next latent, nats per dimension",
     "copy_last": "rnn: the same of a Gaussian around the last latent, in the manifest's summary",

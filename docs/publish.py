@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import imageio_ffmpeg
 import tables
-from dream_film import write_film
+from dream_video import write_video
 
 from worldmodels.agents.folder import read_agent, save_config
 from worldmodels.models.dynamics import DynamicsModel
@@ -131,11 +131,11 @@ def publish(folder: Path, run: dict[str, Any], pictures: Path) -> None:
         maker=tables.maker(run),
     )
     (target / "README.md").write_text(card)
-    film = pictures / f"{folder.name}.gif"
+    video = pictures / f"{folder.name}.gif"
     if "rounds" in run:
-        write_film(target, film, run["scores"]["agent"]["seeds"][0], 12.5)
+        write_video(target, video, run["scores"]["agent"]["seeds"][0], 12.5)
         return
-    _excerpt(folder / "evaluate" / "median.mp4", film, agent.config.frame_skip)
+    _excerpt(folder / "evaluate" / "median.mp4", video, agent.config.frame_skip)
     for name, picture in PICTURES.items():
         shutil.copyfile(folder / picture, pictures / f"{folder.name}-{name}.png")
 
@@ -155,14 +155,14 @@ def _search(run: dict[str, Any]) -> str:
     )
 
 
-def _excerpt(film: Path, path: Path, frame_skip: int) -> None:
+def _excerpt(video: Path, path: Path, frame_skip: int) -> None:
     """Every fourth step of the simulator, of ten seconds, at half the size, with a palette of its
-    own. The film has a frame for each `frame_skip` steps."""
+    own. The video has a frame for each `frame_skip` steps."""
     every = max(1, 4 // frame_skip)
     chain = f"select=not(mod(n\\,{every})),setpts=N/12.5/TB,scale=iw/2:-1:flags=neighbor,"
     chain += "split[a][b];"
     chain += "[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none"
-    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", "-t", "10", "-i", film]
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", "-t", "10", "-i", video]
     command += ["-vf", chain, "-r", "12.5", path]
     subprocess.run([str(word) for word in command], check=True)
 

@@ -371,9 +371,12 @@ def test_a_search_in_the_environment_starts_at_the_controller_of_the_gradients(
         (["trainer.devices=2"], "trains in one process; give trainer.devices=1"),
         (
             ["controller.exploitation_patience=1"],
-            "controller.exploitation_patience=1: is of a search by CMA-ES",
+            "controller.exploitation_patience=1: needs controller.optimizer=cma_es",
         ),
-        (["controller.starts=recorded"], "controller.starts=recorded: is of a search by CMA-ES"),
+        (
+            ["controller.starts=recorded"],
+            "controller.starts=recorded: needs controller.optimizer=cma_es",
+        ),
     ],
 )
 def test_what_it_does_not_take_is_refused_in_one_line(words: list[str], message: str) -> None:

@@ -197,7 +197,7 @@ def test_arguments_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path) -
         worldmodels.evaluate(CARRACING, episodes=0)
     with pytest.raises(ConfigError, match=r"trained with crop_rows=84 size=64, not .* size=96"):
         worldmodels.evaluate(CARRACING, size=96)
-    with pytest.raises(ConfigError, match="device=gpu: is none of torch"):
+    with pytest.raises(ConfigError, match="device=gpu: is not a device of PyTorch"):
         worldmodels.load_agent(CARRACING, device="gpu")
     with pytest.raises(ConfigError, match="temperature=0"):
         worldmodels.make_dream(CARRACING, temperature=0)

@@ -218,7 +218,7 @@ def test_metrics_that_are_damaged_are_named_and_a_row_of_the_checkpoint_is_not_d
     MetricsLog(path).rewind(2)
     with path.open("ab") as file:
         file.write(b"3," + b"x" * 200_000 + b",1.0,0,\n")
-    with pytest.raises(ArtifactError, match=r"metrics\.csv: is no file of metrics"):
+    with pytest.raises(ArtifactError, match=r"metrics\.csv: is not a file of metrics"):
         MetricsLog(path).rewind(2)
 
 

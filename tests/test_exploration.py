@@ -249,8 +249,14 @@ def test_an_agent_without_recorded_latents_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["controller.world=real"], "objective=distillation: is of the learned model; give"),
-        (["controller.optimizer=actor_critic"], "objective=distillation: is of a search by CMA-ES"),
+        (
+            ["controller.world=real"],
+            "objective=distillation: needs controller.world=dream; give that, or",
+        ),
+        (
+            ["controller.optimizer=actor_critic"],
+            "objective=distillation: needs controller.optimizer=cma_es",
+        ),
         (["controller.exploitation_patience=2"], "exploitation_patience=2: .* give null, or"),
         (["controller.pessimism=1", "rnn.members=2"], r"pessimism=1\.0: .* give 0, or"),
         (["stage=baseline"], "stage=baseline trains for the task's reward; give reward"),

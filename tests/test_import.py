@@ -218,7 +218,7 @@ def test_an_archive_that_is_cut_off_or_no_archive_is_one_line(tmp_path: Path) ->
 # Videos
 
 
-def film(path: Path, pictures: np.ndarray, *options: str) -> None:
+def video(path: Path, pictures: np.ndarray, *options: str) -> None:
     """A video without loss."""
     height, width = pictures.shape[1:3]
     writer = imageio_ffmpeg.write_frames(
@@ -240,12 +240,12 @@ def drives(folder: Path) -> Path:
     """A video with a table of actions, rewards and ends, and one with an array of actions."""
     folder.mkdir()
     first, second = arrays(0), arrays(1)
-    film(folder / "a.mp4", first["observations"])
+    video(folder / "a.mp4", first["observations"])
     columns = [*first["actions"].T, first["rewards"], first["terminations"]]
     table = np.stack(columns, axis=1)
     header = "steering,gas,reward,terminated"
     np.savetxt(folder / "a.csv", table, "%.9g", ",", header=header, comments="")
-    film(folder / "b.mkv", second["observations"])
+    video(folder / "b.mkv", second["observations"])
     np.savetxt(
         folder / "b.csv",
         np.column_stack([second["actions"], second["rewards"]]),
@@ -270,7 +270,7 @@ def test_videos_with_tables_become_episodes(tmp_path: Path) -> None:
 
 
 def _short(folder: Path) -> None:
-    film(folder / "b.mkv", arrays(1)["observations"][:5])
+    video(folder / "b.mkv", arrays(1)["observations"][:5])
 
 
 def _cut(folder: Path) -> None:
@@ -282,18 +282,18 @@ def _playlist(folder: Path) -> None:
     (folder / "a.mp4").write_text("#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n")
 
 
-FILMS: dict[str, tuple[Callable[[Path], object], str]] = {
+VIDEOS: dict[str, tuple[Callable[[Path], object], str]] = {
     "ends early": (_short, r"b\.mkv: ends after 5 pictures, 12 actions need 13"),
     "cut off": (_cut, r"a\.mp4: cannot be decoded, ffmpeg reports: "),
     "playlist": (_playlist, r"a\.mp4: cannot be decoded, ffmpeg reports: "),
     "no table": (lambda f: (f / "a.csv").unlink(), r"a\.mp4: has 0 tables of actions beside it"),
     "table of texts": (
         lambda f: (f / "a.csv").write_text("steering\nleft\n"),
-        r"a\.csv: is no table of numbers \(could not convert",
+        r"a\.csv: is not a table of numbers \(could not convert",
     ),
     "rows of other lengths": (
         lambda f: (f / "a.csv").write_text("steering\n1\n1,2\n"),
-        r"a\.csv: is no table of numbers",
+        r"a\.csv: is not a table of numbers",
     ),
     "no actions": (
         lambda f: (f / "a.csv").write_text("reward\n1\n"),
@@ -302,9 +302,9 @@ FILMS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FILMS)
+@pytest.mark.parametrize("name", VIDEOS)
 def test_a_video_that_does_not_fit_is_one_line(name: str, tmp_path: Path) -> None:
-    edit, problem = FILMS[name]
+    edit, problem = VIDEOS[name]
     source = drives(tmp_path / "source")
     edit(source)
     with pytest.raises(DataError, match=problem) as caught:
@@ -318,7 +318,7 @@ def test_models_train_on_imported_videos_without_rewards(tmp_path: Path) -> None
     source.mkdir()
     for number in range(4):
         found = arrays(number, side=64)
-        film(source / f"{number}.mp4", found["observations"])
+        video(source / f"{number}.mp4", found["observations"])
         np.save(source / f"{number}.npy", found["actions"])
     words = ("preset=smoke", "env.crop_rows=null", "vae.batch_size=8")
     done = run(tmp_path, "stage=import", "format=videos", f"source={source}", *words)

@@ -137,7 +137,7 @@ def test_an_artifact_of_an_older_version_is_read_with_a_warning(
 def test_a_manifest_lists_files_of_its_folder(tmp_path: Path, files: object) -> None:
     record = {"state": "running", "config": {}, "inputs": {}, "files": files}
     write_json(tmp_path / "manifest.json", record)
-    with pytest.raises(ArtifactError, match="files is no table"):
+    with pytest.raises(ArtifactError, match="files is not a table"):
         listed(tmp_path, "*")
 
 

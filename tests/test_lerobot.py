@@ -79,7 +79,7 @@ def test_without_rewards_a_data_set_has_none(tmp_path: Path) -> None:
     assert manifest["summary"]["rewarded"] is False
 
 
-def film(path: Path, pictures: np.ndarray) -> None:
+def video(path: Path, pictures: np.ndarray) -> None:
     """A video whose pictures are as they were."""
     path.parent.mkdir(parents=True, exist_ok=True)
     height, width = pictures.shape[1:3]
@@ -121,7 +121,7 @@ def test_episodes_in_one_video_are_cut_at_their_times(tmp_path: Path) -> None:
     described(folder, "v3.0", {camera: "video", "observation.images.back": "video"})
     found = [arrays(number, steps) for number, steps in enumerate((12, 7, 9))]
     pictures = [one["observations"] for one in found]
-    film(folder / "videos" / camera / "chunk-000" / "file-000.mp4", np.concatenate(pictures))
+    video(folder / "videos" / camera / "chunk-000" / "file-000.mp4", np.concatenate(pictures))
     starts = np.cumsum([0] + [len(part) for part in pictures[:-1]])
     table = [rows(number, one) for number, one in enumerate(found)]
     columns = {key: [cell for part in table for cell in part[key]] for key in table[0]}
@@ -155,7 +155,7 @@ def older(folder: Path) -> list[dict[str, Any]]:
     found, lines = [arrays(number) for number in range(2)], []
     for number, one in enumerate(found):
         name = f"chunk-000/{{}}episode_{number:06d}"
-        film(folder / f"videos/{name.format('observation.image/')}.mp4", one["observations"])
+        video(folder / f"videos/{name.format('observation.image/')}.mp4", one["observations"])
         data = folder / f"data/{name.format('')}.parquet"
         data.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table(rows(number, one)), data)
@@ -176,7 +176,7 @@ def test_a_video_of_lerobot_that_ends_early_is_one_line(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     found = older(folder)
     path = folder / "videos/chunk-000/observation.image/episode_000001.mp4"
-    film(path, found[1]["observations"][:5])
+    video(path, found[1]["observations"][:5])
     with pytest.raises(DataError, match="episode 1: ends after 5 pictures, 12 actions need 13"):
         imported(tmp_path / "data", folder, "lerobot")
 
@@ -226,13 +226,13 @@ MISFITS: dict[str, tuple[Edit, str]] = {
     ),
     "a name that leads elsewhere": (
         _info(features={"../image": {"dtype": "video"}, "action": {}}),
-        r"\.\./image is no name of a feature",
+        r"\.\./image is not a name of a feature",
     ),
     "no file of data": (lambda folder: (folder / DATA).unlink(), "is missing"),
     "damage": (lambda folder: (folder / DATA).write_bytes(b"PAR1" * 9), "cannot be read"),
     "a file number that is none": (
         _column("data/file_index", lambda c: pa.array([-1] * len(c)), EPISODES),
-        "-1 is no number of a file",
+        "-1 is not a number of a file",
     ),
     "rows that are not listed": (
         _column("length", lambda c: pa.array([99] * len(c)), EPISODES),
@@ -317,5 +317,7 @@ def test_the_number_of_episodes_is_limited(
 
 def test_a_folder_without_a_data_set_of_lerobot_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"is no data set of LeRobot \(meta/info.json is missing"):
+    with pytest.raises(
+        DataError, match=r"is not a data set of LeRobot \(meta/info.json is missing"
+    ):
         imported(tmp_path / "data", tmp_path / "empty", "lerobot")

@@ -124,7 +124,10 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
             "needs controller.total_steps",
         ),
         (["controller.final_sigma=0.2"], "controller.final_sigma=0.2: choose at most"),
-        (["controller.pessimism=0.5"], "controller.pessimism=0.5: is of the learned model; give 0"),
+        (
+            ["controller.pessimism=0.5"],
+            "controller.pessimism=0.5: needs controller.world=dream; give that, or 0",
+        ),
         (
             ["controller.pessimism=0.5", "controller.world=dream", "controller.latent=sampled"],
             "controller.pessimism=0.5: needs rewards of several members; give rnn.members=2",
@@ -136,12 +139,18 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
             ],
             "controller.pessimism=0.5: needs rewards of several members",
         ),
-        (["controller.starts=recorded"], "controller.starts=recorded: .*; give first, or"),
+        (
+            ["controller.starts=recorded"],
+            "controller.starts=recorded: needs .*; give that, or first",
+        ),
         (
             ["controller.failure_starts=0.5"],
-            "failure_starts=0.5: is of recorded moments; give 0, or",
+            "failure_starts=0.5: needs controller.starts=recorded; give that, or 0",
         ),
-        (["controller.sampled_termination=true"], "sampled_termination=True: .*; give false, or"),
+        (
+            ["controller.sampled_termination=true"],
+            "sampled_termination=True: needs .*; give that, or false",
+        ),
         (["rnn.failure_termination=9"], "failure_termination=9: needs rollouts.stall_steps"),
         (
             ["iterate.schedule=[{round:2,rnn:{epochs:-1}}]"],
@@ -270,7 +279,7 @@ def test_a_package_that_a_chain_will_need_is_missing_at_once(
             extras.check(composed("preset=smoke", f"stage={stage}", *overrides))
 
 
-def test_a_film_without_ffmpeg_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_video_without_ffmpeg_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", "/nowhere/ffmpeg")
     with pytest.raises(ConfigError, match=r"evaluate.video=true: .*/nowhere/ffmpeg"):
         extras.check(composed("preset=smoke", "stage=all"))

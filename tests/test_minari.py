@@ -102,7 +102,7 @@ def test_a_data_set_that_refers_to_other_files_or_runs_code_is_one_line(
 
 def test_a_folder_without_a_data_set_is_one_line(minari: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"is no data set of Minari \(data/metadata.json is"):
+    with pytest.raises(DataError, match=r"is not a data set of Minari \(data/metadata.json is"):
         imported(tmp_path / "data", tmp_path / "empty", "minari")
 
 

@@ -28,10 +28,10 @@ from worldmodels.reporting.scores import (
     PAPER_SCORES,
     DreamTrained,
     exploitation_warning,
-    filmed,
     score_table,
     summarise,
     temperature_rows,
+    video_episodes,
 )
 from worldmodels.reporting.video import PANEL, SEPARATOR, EpisodeVideo
 from worldmodels.runs import tracking
@@ -135,7 +135,7 @@ def test_a_score_table_ends_with_the_papers_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("returns", "films"),
+    ("returns", "videos"),
     [
         ([5.0], {"median": 0}),
         ([5.0, 1.0], {"median": 1}),
@@ -148,10 +148,10 @@ def test_a_score_table_ends_with_the_papers_scores() -> None:
         ),
     ],
 )
-def test_the_median_and_the_worst_episodes_are_filmed(
-    returns: list[float], films: dict[str, int]
+def test_the_median_and_the_worst_episodes_are_recorded_as_videos(
+    returns: list[float], videos: dict[str, int]
 ) -> None:
-    assert filmed(returns) == films
+    assert video_episodes(returns) == videos
 
 
 # --- progress

@@ -65,7 +65,7 @@ def test_a_store_that_cannot_be_used_is_named_before_the_first_stage(tmp_path: P
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.jpg").touch()
     line = error_line(run(tmp_path / "data", *COLLECT, f"store={tmp_path}/photos"))
-    assert "contains cat.jpg and is no copy of a run" in line
+    assert "contains cat.jpg and is not a copy of a run" in line
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
     for inside in ("", "/copy"):
         store = f"store={tmp_path}/data/smoke{inside}"

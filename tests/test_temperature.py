@@ -105,8 +105,14 @@ def test_an_annealed_search_is_the_same_after_kills_and_with_workers(tmp_path: P
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("controller.world=real",), "final_temperature=3.0: is of the learned model; give null"),
-        (("controller.optimizer=actor_critic",), "final_temperature=3.0: is of a search by CMA-ES"),
+        (
+            ("controller.world=real",),
+            "final_temperature=3.0: needs controller.world=dream; give that, or null",
+        ),
+        (
+            ("controller.optimizer=actor_critic",),
+            "final_temperature=3.0: needs controller.optimizer=cma_es",
+        ),
         (("stage=baseline",), "final_temperature=3.0: a baseline trains at one temperature"),
         (("controller.final_temperature=0",), "final_temperature=0.0: choose 0.001 to 1000"),
     ],

@@ -1,4 +1,4 @@
-"""Pictures and films of a training: what trackers receive, read back from their files."""
+"""Pictures and videos of a training: what trackers receive, read back from their files."""
 
 import io
 import json
@@ -28,11 +28,11 @@ from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, fit
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (1, 6, 9, 3), np.uint8)
-FILM = np.random.default_rng(1).integers(0, 256, (5, 6, 9, 3), np.uint8)
+VIDEO = np.random.default_rng(1).integers(0, 256, (5, 6, 9, 3), np.uint8)
 
 
 def draw() -> dict[str, np.ndarray]:
-    return {"vae/picture": PICTURE, "vae/film": FILM}
+    return {"vae/picture": PICTURE, "vae/video": VIDEO}
 
 
 def events(folder: Path) -> EventAccumulator:
@@ -42,7 +42,7 @@ def events(folder: Path) -> EventAccumulator:
     return found
 
 
-def test_tensorboard_gets_pictures_films_and_curves_against_steps(tmp_path: Path) -> None:
+def test_tensorboard_gets_pictures_videos_and_curves_against_steps(tmp_path: Path) -> None:
     tracker = trackers.start(LoggerConfig(name="tensorboard"), tmp_path, "mine/vae", {})
     with MetricsLog(tmp_path / "metrics.csv", tracker, draw=draw) as log:
         for generation in (1, 2):
@@ -57,7 +57,7 @@ def test_tensorboard_gets_pictures_films_and_curves_against_steps(tmp_path: Path
     assert "env_steps/train/loss" not in found.Tags()["scalars"]
     assert all(0 <= event.value < 1 for event in found.Scalars(trackers.HOURS))
     assert all(0 < event.value < 1000 for event in found.Scalars("system/memory_gb"))
-    assert found.Tags()["images"] == ["vae/picture", "vae/film"]
+    assert found.Tags()["images"] == ["vae/picture", "vae/video"]
     for name, frames in draw().items():
         shown = found.Images(name)
         assert [image.step for image in shown] == [1, 2]
@@ -68,9 +68,9 @@ def test_tensorboard_gets_pictures_films_and_curves_against_steps(tmp_path: Path
                 np.testing.assert_array_equal(np.asarray(image), frames[0])
 
 
-def test_a_film_repeats_and_keeps_its_pace() -> None:
-    with Image.open(io.BytesIO(images.gif(FILM, trackers.FRAMES_PER_SECOND))) as film:
-        assert (film.format, film.info["loop"], film.info["duration"]) == ("GIF", 0, 100)
+def test_a_video_repeats_and_keeps_its_pace() -> None:
+    with Image.open(io.BytesIO(images.gif(VIDEO, trackers.FRAMES_PER_SECOND))) as video:
+        assert (video.format, video.info["loop"], video.info["duration"]) == ("GIF", 0, 100)
 
 
 def wandb_rows(folder: Path) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def wandb_rows(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_wandb_offline_gets_pictures_and_films_in_their_step(tmp_path: Path) -> None:
+def test_wandb_offline_gets_pictures_and_videos_in_their_step(tmp_path: Path) -> None:
     logger = LoggerConfig(name="wandb", mode=LoggerMode.offline)
     tracker = trackers.start(logger, tmp_path, "mine/vae", {"seed": 3})
     with MetricsLog(tmp_path / "metrics.csv", tracker, draw=draw) as log:
@@ -114,12 +114,12 @@ def test_wandb_offline_gets_pictures_and_films_in_their_step(tmp_path: Path) -> 
     for row in rows.values():
         assert row["validation/loss"] == 0.5
         assert row["vae/picture/_type"] == "image-file"
-        assert row["vae/film/_type"] == "video-file"
+        assert row["vae/video/_type"] == "video-file"
     (run,) = tmp_path.glob("wandb/offline-run-*")
     with Image.open(run / "files" / rows[6]["vae/picture/path"]) as image:
         np.testing.assert_array_equal(np.asarray(image), PICTURE[0])
-    with Image.open(run / "files" / rows[6]["vae/film/path"]) as film:
-        assert getattr(film, "n_frames", 1) == len(FILM)
+    with Image.open(run / "files" / rows[6]["vae/video/path"]) as video:
+        assert getattr(video, "n_frames", 1) == len(VIDEO)
 
 
 class Scalars:

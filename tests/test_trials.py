@@ -232,7 +232,7 @@ def test_what_does_not_fit_the_sweep_is_one_line(tmp_path: Path) -> None:
     assert "sweep.metric=validation/accuracy, now null; choose another run=" in line
     path = tmp_path / "it/sweep.json"
     path.write_text(json.dumps({"settings": {}, "trials": [{"number": 1}]}))
-    assert "is no record of a sweep (KeyError" in error_line(run(tmp_path, *BRIEF, *words))
+    assert "is not the record of a sweep (KeyError" in error_line(run(tmp_path, *BRIEF, *words))
     record = swept(tmp_path, *words, "overwrite=true")
     assert [trial["state"] for trial in record["trials"]] == [FINISHED]
 

@@ -360,7 +360,10 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "carracing/controller is missing: first run python -m worldmodels stage=controller"),
+        (
+            (),
+            "carracing/controller is missing: first run stage=controller with the same run, preset",
+        ),
         (
             (f"model={AGENT}", "env.id=gate_env:Gate-v0"),
             "trained for CarRacing-v3, env is gate_env",

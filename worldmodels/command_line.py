@@ -220,7 +220,9 @@ def _group_error(words: list[str]) -> ConfigError | None:
             continue
         choice = OverridesParser.create().parse_override(word).value()
         if not isinstance(choice, str | Sweep):
-            return ConfigError(f"{word}: is no name of a group; choose one of {', '.join(options)}")
+            return ConfigError(
+                f"{word}: is not a name of a group; choose one of {', '.join(options)}"
+            )
     return None
 
 

@@ -53,7 +53,7 @@ PACKAGES = {"imageio_ffmpeg": "imageio-ffmpeg", "pygame": "pygame", "wandb": "wa
 EXPORTING = (Stage.export, Stage.play)
 GRAPHS = (Format.onnx, Format.web)
 """Of `stage=export`, those that have an agent's ONNX graphs."""
-FILMS = (Format.videos, Format.lerobot)
+VIDEO_FORMATS = (Format.videos, Format.lerobot)
 """Of `stage=import`, those that may have videos."""
 WITHOUT_ENV = (IMPORT, Stage.vae, Stage.rnn, Stage.inspect, Stage.report, *EXPORTING)
 EVALUATING = (Stage.evaluate, Stage.all, Stage.iterate, Stage.plan)
@@ -164,7 +164,7 @@ def _needed(config: Config) -> Iterator[tuple[str, str]]:
         yield "format=minari", "minari"
     if stage in (IMPORT, Stage.export) and config.format is Format.lerobot:
         yield "format=lerobot", "pyarrow"
-    if stage is IMPORT and config.format in FILMS:
+    if stage is IMPORT and config.format in VIDEO_FORMATS:
         yield f"format={config.format.name}", "imageio_ffmpeg"
     if stage in EVALUATING and config.evaluate.engine is Engine.envpool:
         yield "evaluate.engine=envpool", "envpool"

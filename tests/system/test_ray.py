@@ -157,7 +157,7 @@ def test_an_address_where_nothing_answers_is_refused_before_anything_is_made(
         with pytest.raises(ConfigError, match="what answers there is no Ray cluster"):
             connect(address, 1)
     for wrong in ("machine", "http://machine:6379", "machine:port"):
-        with pytest.raises(ConfigError, match=f"^workers.address={wrong}: is no address"):
+        with pytest.raises(ConfigError, match=f"^workers.address={wrong}: is not an address"):
             connect(wrong, 1)
 
 
@@ -177,7 +177,7 @@ def test_an_ipv6_host_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
             assert asked[-1] == address
     finally:
         server.stop(None).wait()
-    with pytest.raises(ConfigError, match=r"is no address; .* an IPv6 host in brackets"):
+    with pytest.raises(ConfigError, match=r"is not an address; .* an IPv6 host in brackets"):
         connect("::1:6379", 1)
 
 

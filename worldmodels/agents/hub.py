@@ -44,7 +44,7 @@ class Fetched(NamedTuple):
 
 
 def find_agent(key: str, name: str) -> Path | None:
-    """As `require_agent`, but None where `name` is no address and no folder of an agent."""
+    """As `require_agent`, but None where `name` is neither an address nor a folder of an agent."""
     return fetch(key, name).path if is_hub(name) else shipped.find_agent(name)
 
 

@@ -209,7 +209,7 @@ def _check_module(path: Path, name: str, expected: Mapping[str, Tensor], found: 
     else:
         for key, tensor in expected.items():
             if not is_tensor(found[key], tuple(tensor.shape), torch.float32, torch.bfloat16):
-                wrong = f"{key} is no tensor of {tuple(tensor.shape)} in float32 or bfloat16"
+                wrong = f"{key} is not a tensor of {tuple(tensor.shape)} in float32 or bfloat16"
                 break
     if wrong is not None:
         raise ArtifactError(f"{path} does not hold a {name} of its sizes: {wrong}: copy it again")

@@ -123,7 +123,7 @@ class WorkersConfig:
 
 @dataclass
 class LoggerConfig:
-    """Metrics beside metrics.csv."""
+    """Metrics in addition to metrics.csv."""
 
     name: str = "csv"
     """Registered name of a tracker: tensorboard, wandb or one of another package; csv: none but

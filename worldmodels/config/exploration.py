@@ -22,11 +22,9 @@ def check(config: Config) -> None:
     if controller.objective is Objective.reward:
         return
     if controller.world is not WorldKind.dream:
-        raise ConfigError(f"{key}: is of the learned model; give controller.world=dream, or reward")
+        raise ConfigError(f"{key}: needs controller.world=dream; give that, or reward")
     if controller.optimizer is not Optimizer.cma_es:
-        raise ConfigError(
-            f"{key}: is of a search by CMA-ES; give controller.optimizer=cma_es, or reward"
-        )
+        raise ConfigError(f"{key}: needs controller.optimizer=cma_es; give that, or reward")
     for name, value, none in (
         ("exploitation_patience", controller.exploitation_patience, None),
         ("pessimism", controller.pessimism, 0),
@@ -34,8 +32,8 @@ def check(config: Config) -> None:
         if value != none:
             instead = "null" if none is None else none
             raise ConfigError(
-                f"controller.{name}={value}: is of the task's returns, which {key} does not"
-                f" maximise; give {instead}, or controller.objective=reward"
+                f"controller.{name}={value}: needs the task's returns, which {key} does"
+                f" not maximise; give {instead}, or controller.objective=reward"
             )
     if config.stage is Stage.baseline:
         raise ConfigError(f"{key}: stage=baseline trains for the task's reward; give reward")
@@ -46,6 +44,6 @@ def check(config: Config) -> None:
     few = config.rnn.members < 2
     if controller.objective is Objective.disagreement and config.stage in CHAINS and few:
         raise ConfigError(
-            f"{key}: one dynamics model has none to disagree with; give rnn.members=2 or more, or"
+            f"{key}: needs an ensemble; give rnn.members=2 or more, or"
             " controller.objective=distillation"
         )

@@ -38,7 +38,7 @@ from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
 
 LIMITS = limits_of(Config)
-"""Of every number, and of every number in a list; null, where a key takes it, is no number."""
+"""Of every number, and of every number in a list; null, where a key takes it, is not a number."""
 
 PATHS = {"base", "data", "model", "vae.pretrained"}
 """Texts that may have any character of a file name."""
@@ -252,14 +252,14 @@ def _check_search(config: ControllerConfig) -> None:
             if value != none:
                 instead = "null" if none is None else str(none).lower()
                 raise ConfigError(
-                    f"controller.{key}={value}: is of the learned model; give {instead}, or"
-                    " controller.world=dream"
+                    f"controller.{key}={value}: needs controller.world=dream; give that, or"
+                    f" {instead}"
                 )
     searching = config.optimizer is Optimizer.cma_es  # gradients begin at recorded moments
     if config.failure_starts and searching and config.starts is StartChoice.first:
         raise ConfigError(
-            f"controller.failure_starts={config.failure_starts}: is of recorded moments; give 0, or"
-            " controller.starts=recorded"
+            f"controller.failure_starts={config.failure_starts}: needs"
+            " controller.starts=recorded; give that, or 0"
         )
     episodes = config.population * config.episodes
     if episodes > GENERATION:
@@ -296,8 +296,8 @@ def _check_gradients(config: Config) -> None:
         if value != none:
             instead = "null" if none is None else str(none).lower()
             raise ConfigError(
-                f"controller.{key}={value}: is of a search by CMA-ES; give {instead}, or"
-                " controller.optimizer=cma_es"
+                f"controller.{key}={value}: needs controller.optimizer=cma_es; give"
+                f" that, or {instead}"
             )
 
 

@@ -243,14 +243,14 @@ def _check_attributes(file: h5py.File) -> None:
         attribute = file.attrs.get_id(name)
         scalar = attribute.shape == () and attribute.get_storage_size() <= _LARGEST_ATTRIBUTE
         if not scalar or attribute.get_type().get_class() not in kinds:
-            raise ValueError(f"the attribute {name[:40]!r} is no number and no short text")
+            raise ValueError(f"the attribute {name[:40]!r} is neither a number nor a short text")
 
 
 def _check_column(file: h5py.File, name: str, column: Column, descriptor: int) -> None:
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         raise ValueError(f"{name} is a link")
     if file.get(name, getclass=True) is not h5py.Dataset:
-        raise ValueError(f"{name} is no data set")
+        raise ValueError(f"{name} is not a data set")
     data = file[name]
     plan = data.id.get_create_plist()
     layout = plan.get_layout()

@@ -97,7 +97,7 @@ class LeRobotSource:
         where = f"source={folder}"
         if not (folder / INFO).exists():
             raise DataError(
-                f"{where}: is no data set of LeRobot ({INFO} is missing); give its folder"
+                f"{where}: is not a data set of LeRobot ({INFO} is missing); give its folder"
             )
         info = read_json(folder / INFO, MEGABYTE)
         features = info.get("features") if isinstance(info, dict) else None
@@ -195,8 +195,8 @@ class LeRobotSource:
                 places = [_whole(row[f"data/{name}_index"]) for name in ("chunk", "file")]
                 video, start = folder, 0.0
                 if self._video:
-                    film = [_whole(row[f"{prefix}{name}_index"]) for name in ("chunk", "file")]
-                    video = folder / "videos" / self._camera / f"{FILE.format(*film)}.mp4"
+                    numbers = [_whole(row[f"{prefix}{name}_index"]) for name in ("chunk", "file")]
+                    video = folder / "videos" / self._camera / f"{FILE.format(*numbers)}.mp4"
                     # Half a picture earlier: times are rounded.
                     start = max(0.0, float(row[f"{prefix}from_timestamp"]) - 0.5 / self._rate)
                 seed = row.get(SEED)
@@ -278,13 +278,13 @@ def _chosen(where: str, features: dict[str, dict[str, Any]], camera: str | None)
         raise DataError(f"camera={camera}: the data set has no such pictures; choose {shown}")
     chosen = camera or cameras[0]
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", chosen):
-        raise DataError(f"{where}: {shown} is no name of a feature; {_AGAIN}")
+        raise DataError(f"{where}: {shown} is not a name of a feature; {_AGAIN}")
     return chosen
 
 
 def _whole(value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value < 2**31:
-        raise ValueError(f"{value!r} is no number of a file, an episode or its rows")
+        raise ValueError(f"{value!r} is not a number of a file, an episode or its rows")
     return value
 
 

@@ -49,7 +49,7 @@ class MinariSource:
         self._data = folder / "data" if (folder / "data").is_dir() else folder
         if not (self._data / METADATA).exists():
             raise DataError(
-                f"{self._where}: is no data set of Minari (data/{METADATA} is missing); give its"
+                f"{self._where}: is not a data set of Minari (data/{METADATA} is missing); give its"
                 " folder"
             )
         metadata = _check_metadata(self._data / METADATA)

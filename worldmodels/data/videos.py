@@ -135,7 +135,7 @@ def _read_csv(path: Path) -> dict[str, np.ndarray]:
     except (ValueError, csv.Error) as error:
         reason = printable(" ".join(str(error).split()), 200)
         raise DataError(
-            f"{path}: is no table of numbers ({reason}); the first line names the columns, each"
+            f"{path}: is not a table of numbers ({reason}); the first line names the columns, each"
             " other line is a step"
         ) from error
     columns = {name.strip(): table[:, number] for number, name in enumerate(names)}

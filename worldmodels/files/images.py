@@ -1,4 +1,4 @@
-"""Pictures and films as the content of files."""
+"""Pictures and videos as the content of files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def png(image: np.ndarray, quickly: bool = False) -> bytes:
 
 
 def gif(frames: np.ndarray, frames_per_second: int) -> bytes:
-    """A film, uint8 (frames, height, width, 3), as an animated GIF that repeats."""
+    """A video, uint8 (frames, height, width, 3), as an animated GIF that repeats."""
     first, *others = (Image.fromarray(frame) for frame in frames)
     buffer = io.BytesIO()
     duration = 1000 // frames_per_second

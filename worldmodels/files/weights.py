@@ -179,7 +179,7 @@ def _fill(node: Any, tensors: dict[str, Tensor], unused: set[str], depth: int) -
     if depth == 0:
         raise ValueError("its tree is too deep")
     if not isinstance(node, dict) or len(node) != 1:
-        raise ValueError("a node of its tree is of no known kind")
+        raise ValueError("a node of its tree is of an unknown kind")
     ((kind, content),) = node.items()
     if kind == _TENSOR and isinstance(content, str):
         if content not in unused:
@@ -190,14 +190,14 @@ def _fill(node: Any, tensors: dict[str, Tensor], unused: set[str], depth: int) -
         filled = {}
         for key, value in content:
             if not isinstance(key, str | int) or key in filled:
-                raise ValueError("a key of its tree is of no known kind, or there twice")
+                raise ValueError("a key of its tree is of an unknown kind, or there twice")
             filled[key] = _fill(value, tensors, unused, depth - 1)
         return filled
     if kind == "list" and isinstance(content, list):
         return [_fill(value, tensors, unused, depth - 1) for value in content]
     if kind == "value" and (content is None or isinstance(content, str | int | float)):
         return content
-    raise ValueError("a node of its tree is of no known kind")
+    raise ValueError("a node of its tree is of an unknown kind")
 
 
 def state_on(device: torch.device, tree: Any) -> Any:

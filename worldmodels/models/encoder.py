@@ -60,7 +60,7 @@ class Encoder(Module, Protocol):
 
         Returns:
             the loss and what is logged beside it, detached scalars by name, among them
-            ``reconstruction`` (of a frame), ``kl`` (nats a frame) and ``active_dims`` (latent
+            ``reconstruction`` (of a frame), ``kl`` (nats per frame) and ``active_dims`` (latent
             dimensions that carry information).
         """
         ...

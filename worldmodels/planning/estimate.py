@@ -17,7 +17,7 @@ from worldmodels.evolution.evolve import GROWTH
 from worldmodels.evolution.fitness import evaluation_num_envs
 from worldmodels.planning.schedule import Job, WorldCost, search_size, training_length
 from worldmodels.planning.timing import FitRate, StepCost
-from worldmodels.reporting.scores import filmed
+from worldmodels.reporting.scores import video_episodes
 
 _LOG_ROW_BYTES = 60
 """Of a metric in ``metrics.csv``; a training step that is logged has about five."""
@@ -334,7 +334,7 @@ class Estimate:
         seconds += rates.worlds["evaluate random"].seconds(jobs)
         recorded = 0.0
         if config.video:
-            videos = len(filmed(range(config.episodes)))
+            videos = len(video_episodes(range(config.episodes)))
             seconds += videos * engine.alone.job(batches[0], steps, batches[0] * steps)
             seconds += videos * rates.video_frame * steps
             recorded = min(rates.recorded, config.episodes) * (steps + 1)

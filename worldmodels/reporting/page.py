@@ -13,8 +13,8 @@ from worldmodels.files.images import png
 from worldmodels.reporting.charts import Chart, Drawn, draw
 from worldmodels.reporting.comparison import COMPARISON_HEADER, compare_runs
 from worldmodels.reporting.dots import draw_dots
+from worldmodels.reporting.embedded_videos import LOWEST_HEADER, lowest_rows, videos_of
 from worldmodels.reporting.figures import Figures
-from worldmodels.reporting.films import LOWEST_HEADER, films_of, lowest_rows
 from worldmodels.reporting.html import fill
 from worldmodels.reporting.learning import PAPER_CURVES, against_steps, draw_learning, read_search
 from worldmodels.reporting.media import PNG, data_url, embedded
@@ -223,7 +223,7 @@ def _evaluate(folder: Path, manifest: Record, figures: Figures) -> Values:
     policies = list(scores.values())
     dots = draw_dots("policy", policies, papers[0] if papers else None) if policies else None
     agent = scores.get("agent")
-    films = {} if agent is None else films_of(folder, agent)
+    videos = {} if agent is None else videos_of(folder, agent)
     return {
         "env": config.text("env.id"),
         "engine": config.text("env.engine"),
@@ -231,9 +231,9 @@ def _evaluate(folder: Path, manifest: Record, figures: Figures) -> Values:
         "rows": score_rows(policies, papers),
         "warning": exploitation_warning(policies),
         "charts": figures.take("scores", [dots]),
-        "films": films,
+        "videos": videos,
         "lowest_header": LOWEST_HEADER,
-        "lowest": [] if agent is None else lowest_rows(agent, films),
+        "lowest": [] if agent is None else lowest_rows(agent, videos),
     }
 
 

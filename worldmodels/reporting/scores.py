@@ -145,7 +145,7 @@ def _interval(returns: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def filmed(returns: Sequence[float]) -> dict[str, int]:
+def video_episodes(returns: Sequence[float]) -> dict[str, int]:
     """Name of a video -> number of the episode that it shows: the median one, and those of `WORST`
     with the lowest returns that are worse.
 

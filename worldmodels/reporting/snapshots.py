@@ -1,4 +1,4 @@
-"""Pictures and films of a training that goes on, for trackers: see `MetricsLog.show`.
+"""Pictures and videos of a training that goes on, for trackers: see `MetricsLog.show`.
 
 All are made of the same few episodes each time, without random numbers of the process, and leave
 the models as they are.
@@ -28,11 +28,11 @@ from worldmodels.worlds.rollout import PopulationPolicy, rollout
 from worldmodels.worlds.world import Step, World
 
 EPISODES = 4
-"""Validation episodes in the film of open-loop predictions."""
+"""Validation episodes in the video of open-loop predictions."""
 STEPS, STRIDE = 100, 4
-"""Steps of these predictions, and between two frames of their film."""
+"""Steps of these predictions, and between two frames of their video."""
 FRAMES = 100
-"""Of the film of an agent's episode, at most."""
+"""Of the video of an agent's episode, at most."""
 _GREY = 128
 
 
@@ -64,11 +64,11 @@ def dynamics_snapshot(
     latents: LatentSet,
     validation: np.ndarray,
 ) -> Draw:
-    """Draws ``rnn/open_loop``, a film of `EPISODES` validation episodes: a column each, recorded
+    """Draws ``rnn/open_loop``, a video of `EPISODES` validation episodes: a column each, recorded
     frames above the open-loop prediction from the first frame and the recorded actions.
 
     Args:
-        load: reads the VAE, float32, on the CPU; called once, for the first film.
+        load: reads the VAE, float32, on the CPU; called once, for the first video.
         model: dynamics model that is trained.
         episodes: recorded episodes.
         latents: the same, encoded.
@@ -97,8 +97,8 @@ def dynamics_snapshot(
             frames = [episodes.frames(int(index), at, at + 1) for at in np.minimum(times, last)]
             columns.append([np.concatenate(frames), decode(loaded[0], predicted[:, row])])
         recorded, dreamt = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
-        film = [_opaque(image_grid(*pair)) for pair in zip(recorded, dreamt, strict=True)]
-        return {"rnn/open_loop": np.stack(film)}
+        video = [_opaque(image_grid(*pair)) for pair in zip(recorded, dreamt, strict=True)]
+        return {"rnn/open_loop": np.stack(video)}
 
     return draw
 
@@ -106,7 +106,7 @@ def dynamics_snapshot(
 def agent_snapshot(
     build: Callable[[], World], encoder: Encoder, spec: ControllerSpec, seed: int, max_steps: int
 ) -> Draw:
-    """Draws ``controller/episode``, a film of an episode of the parameters it is given: in the
+    """Draws ``controller/episode``, a video of an episode of the parameters it is given: in the
     environment beside the VAE's reconstruction; in the learned model decoded from the latents.
 
     Args:
@@ -120,17 +120,17 @@ def agent_snapshot(
     def draw(parameters: np.ndarray) -> dict[str, np.ndarray]:
         world = build()
         try:
-            film = _Film(max(1, -(-max_steps // FRAMES)))
+            video = _Video(max(1, -(-max_steps // FRAMES)))
             policy = PopulationPolicy(parameters[None], 1, world.feature_size, spec, world.device)
-            rollout(world, policy, [seed], max_steps, film)
+            rollout(world, policy, [seed], max_steps, video)
         finally:
             world.close()
-        return {"controller/episode": film.frames(encoder)}
+        return {"controller/episode": video.frames(encoder)}
 
     return draw
 
 
-class _Film:
+class _Video:
     """A `Recorder` of a world of one environment.
 
     Args:
@@ -160,7 +160,7 @@ class _Film:
 
     @torch.inference_mode()
     def frames(self, encoder: Encoder) -> np.ndarray:
-        """The film, uint8 (frames, height, width, 3)."""
+        """The video, uint8 (frames, height, width, 3)."""
         decoded = decode(encoder, torch.cat(self._latents))
         if not self._frames:
             return decoded

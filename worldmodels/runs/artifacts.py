@@ -78,8 +78,8 @@ class Run:
             return self.base.locate(stage)
         state = "is not finished" if found else "is missing"
         raise ArtifactError(
-            f"{folder} {state}: first run python -m worldmodels stage={self.made_by or stage}"
-            f" run={self.name}"
+            f"{folder} {state}: first run stage={self.made_by or stage} with the same run, preset"
+            " and keys"
         )
 
     def has(self, stage: str) -> bool:

@@ -123,7 +123,7 @@ def listed(folder: Path, pattern: str) -> list[Listed]:
         return [Listed(path, remedy=remedy) for path in sorted(folder.glob(pattern))]
     if not isinstance(files, dict) or not all(map(_is_entry, files.items())):
         raise ArtifactError(
-            f"{folder / MANIFEST}: files is no table of names in its folder and SHA-256; {remedy}"
+            f"{folder / MANIFEST}: files is not a table of names and SHA-256; {remedy}"
         )
     names = sorted(name for name in files if fnmatch(name, pattern))
     return [Listed(folder / name, files[name], manifest.get("made_by"), remedy) for name in names]

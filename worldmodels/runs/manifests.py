@@ -60,7 +60,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _fault(record: Any) -> str | None:
-    """Why `record` is no manifest, or None."""
+    """Why `record` is not a manifest, or None."""
     if not isinstance(record, dict):
         return "is no JSON object"
     complete = record.get("state") == "complete"
@@ -81,7 +81,7 @@ def _fault(record: Any) -> str | None:
     if not all(isinstance(number, int | float) for number in numbers):
         return "resources or throughput are not all numbers"
     if not _is_sampled(used.get("gpu_samples", [0, 1])):
-        return "resources.gpu_samples is no sum and number of readings"
+        return "resources.gpu_samples is not a sum and number of readings"
     return None
 
 

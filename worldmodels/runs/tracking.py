@@ -65,7 +65,7 @@ METRICS_BYTES = 256 * MEGABYTE
 Row = tuple[int, str, float, float]
 """Of a metrics file: step, name, value, seconds of work up to then."""
 Draw = Callable[..., Mapping[str, np.ndarray]]
-"""Makes the pictures and films of a state of training, by name; see `PictureTracker`."""
+"""Makes the pictures and videos of a state of training, by name; see `PictureTracker`."""
 Watch = Callable[[int, Mapping[str, float]], None]
 """Takes the metrics of a step."""
 GAUGE_SECONDS = 10.0
@@ -234,7 +234,7 @@ def read_metrics(path: Path) -> list[Row]:
     """Rows (step, name, value, seconds) of a metrics file; a torn last line is left out.
 
     Raises:
-        ArtifactError: it is no file of metrics, or no regular file.
+        ArtifactError: it is not a file of metrics, or not a regular file.
     """
     if not os.path.lexists(path):
         return []
@@ -274,7 +274,7 @@ def _made_by(path: Path) -> set[str | None]:
 
 def _no_metrics(path: Path, error: csv.Error) -> ArtifactError:
     return ArtifactError(
-        f"{path}: is no file of metrics ({error}); run its stage again with overwrite=true"
+        f"{path}: is not a file of metrics ({error}); run its stage again with overwrite=true"
     )
 
 

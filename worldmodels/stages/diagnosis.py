@@ -269,7 +269,7 @@ def _gigabytes(count: float) -> str:
 def memory_limit() -> int | None:
     """What a container's memory is limited to, in bytes; None where there is no limit."""
     for name in _CGROUP_MEMORY:
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        with contextlib.suppress(OSError, ValueError):  # "max" is not a number
             return int((CGROUP / name).read_text())
     return None
 

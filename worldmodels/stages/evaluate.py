@@ -26,9 +26,9 @@ from worldmodels.reporting.scores import (
     RANDOM,
     Score,
     exploitation_warning,
-    filmed,
     score_table,
     summarise,
+    video_episodes,
 )
 from worldmodels.reporting.video import EpisodeVideo
 from worldmodels.runs.integrity import fingerprint_arrays, require_made_by
@@ -94,7 +94,7 @@ def _evaluate(context: Context, folder: StageFolder, player: Player) -> None:
     if (warning := exploitation_warning(scores)) is not None:
         say(warning)
     if config.video:
-        for name, episode in filmed(played.outcome.returns.tolist()).items():
+        for name, episode in video_episodes(played.outcome.returns.tolist()).items():
             path = folder.path / f"{name}.mp4"
             _record_video(path, player, work, episode, spec)
     rate = (played.steps + random.steps) / (played.seconds + random.seconds)

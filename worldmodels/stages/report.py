@@ -42,7 +42,7 @@ def run(context: Context) -> None:
     if not finished:
         raise ArtifactError(
             f"{context.run.root}: no stage of this run is finished, so there is nothing to report;"
-            f" first run python -m worldmodels stage=all run={context.run.name}"
+            " first run stage=all with the same run, preset and keys"
         )
     compared = _compared(context)
     modelled = finished.keys() >= {"rollouts", "vae", "rnn"}

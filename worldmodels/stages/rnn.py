@@ -157,7 +157,7 @@ class _Followed(NamedTuple):
     """What is shown and judged while a model is trained.
 
     Args:
-        episodes: recorded ones, for a tracker's films.
+        episodes: recorded ones, for a tracker's videos.
         copy_last: likelihood of that baseline, nats per dimension; None without baselines.
     """
 

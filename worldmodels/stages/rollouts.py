@@ -291,7 +291,7 @@ def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
         folder = context.published
     else:
         raise ConfigError(
-            "rollouts.policy=controller: there is no agent to collect; give the folder of one by"
+            "rollouts.policy=controller: no agent is given; give the folder of one by"
             " model= or base="
         )
     return folder, {"model": agent_fingerprint(folder)}

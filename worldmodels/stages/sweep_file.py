@@ -77,7 +77,7 @@ class SweepFile:
                 found += [entry(one) for one in record[self._part]]
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ArtifactError(
-                f"{self.path}: is no record of a sweep ({type(error).__name__}: {error}); use"
+                f"{self.path}: is not the record of a sweep ({type(error).__name__}: {error}); use"
                 " overwrite=true"
             ) from None
         for key in sorted((settings.keys() | self._settings.keys()) - self._without):

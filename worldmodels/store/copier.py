@@ -255,7 +255,7 @@ def check_empty(location: Location, where: str) -> None:
     others = sorted(n for n in location.names() if not n.startswith(f"{PRIVATE}/"))
     if others:
         raise ArtifactError(
-            f"{where}: contains {others[0]} and is no copy of a run; choose an empty place"
+            f"{where}: contains {others[0]} and is not a copy of a run; choose an empty place"
         )
 
 

@@ -91,7 +91,7 @@ def read_index(location: Location, where: str) -> Index | None:
             raise ValueError(f"its format is {record['format']}, here {FORMAT}")
         version, run = record["version"], record["run"]
         if not isinstance(version, str) or not isinstance(run, str):
-            raise ValueError("version or run is no text")
+            raise ValueError("version or run is not text")
         files = {_name(name): _entry(entry) for name, entry in record["files"].items()}
         removed = tuple(_name(name) for name in record["removed"])
         if len(files) > _FILES:
@@ -129,14 +129,14 @@ def is_name(name: Any) -> bool:
 
 def _name(name: Any) -> str:
     if not is_name(name):
-        raise ValueError(f"{name!r} is no name of a file of a run")
+        raise ValueError(f"{name!r} is not a name of a file of a run")
     return str(name)
 
 
 def _entry(entry: Any) -> Entry:
     size, sha256 = entry["size"], entry["sha256"]
     if type(size) is not int or not 0 <= size <= _FILE_BYTES:
-        raise ValueError(f"{size!r} is no size")
+        raise ValueError(f"{size!r} is not a size")
     if not isinstance(sha256, str) or re.fullmatch("[0-9a-f]{64}", sha256) is None:
         raise ValueError(f"{sha256!r} is no SHA-256")
     return Entry(size, sha256)

@@ -33,7 +33,9 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(f"device={name}: is none of torch; use auto, cpu, cuda or mps") from error
+        raise ConfigError(
+            f"device={name}: is not a device of PyTorch; use auto, cpu, cuda or mps"
+        ) from error
     if device.type == "cuda":
         _use_deterministic_algorithms()
     return device

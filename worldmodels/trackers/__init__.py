@@ -27,7 +27,7 @@ ENV_STEPS = "progress/env_steps"
 HOURS = "progress/hours"
 """Hours of work of the stage so far; for trackers only."""
 FRAMES_PER_SECOND = 10
-"""Of the films that a `PictureTracker` receives."""
+"""Of the videos that a `PictureTracker` receives."""
 
 
 class Tracker(Protocol):
@@ -67,10 +67,10 @@ class Tracker(Protocol):
 
 @runtime_checkable
 class PictureTracker(Tracker, Protocol):
-    """A tracker that receives pictures and films too. For any other, none are made."""
+    """A tracker that receives pictures and videos too. For any other, none are made."""
 
     def show(self, step: int, name: str, frames: np.ndarray) -> None:
-        """Record a picture or a film. An exception is handled as one of `log`.
+        """Record a picture or a video. An exception is handled as one of `log`.
 
         It is called when the step is saved, so a stage that was killed and resumed gives no picture
         twice; one that is killed in this moment never gives it.
@@ -79,7 +79,7 @@ class PictureTracker(Tracker, Protocol):
             step: as in `log`, whose metrics of this step came before.
             name: of the form ``vae/reconstructions``, the same at every step.
             frames: uint8 (frames, height, width, 3): a picture where there is one frame, else a
-                film of `FRAMES_PER_SECOND`.
+                video of `FRAMES_PER_SECOND`.
         """
         ...
 

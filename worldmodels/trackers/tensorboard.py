@@ -28,7 +28,7 @@ class TensorBoardOptions:
 
 
 class TensorBoardTracker:
-    """Writes scalars, pictures, and films as animated GIFs.
+    """Writes scalars, pictures, and videos as animated GIFs.
 
     The scores of a search are written a second time, as ``env_steps/<name>``, against the steps of
     its world. The arguments are those of every `Tracker`.
@@ -50,14 +50,14 @@ class TensorBoardTracker:
                 self._writer.add_scalar(f"env_steps/{name}", value, self._env_steps)
 
     def show(self, step: int, name: str, frames: np.ndarray) -> None:
-        """Add a picture or a film, and write it at once: it is not given again."""
-        film = len(frames) > 1
-        content = gif(frames, FRAMES_PER_SECOND) if film else png(frames[0], quickly=True)
+        """Add a picture or a video, and write it at once: it is not given again."""
+        video = len(frames) > 1
+        content = gif(frames, FRAMES_PER_SECOND) if video else png(frames[0], quickly=True)
         _, height, width, _ = frames.shape
         image = Summary.Image(
             height=height, width=width, colorspace=3, encoded_image_string=content
         )
-        # SummaryWriter's own method for films needs moviepy, to the same content.
+        # SummaryWriter's own method for videos needs moviepy, to the same content.
         value = Summary.Value(tag=name, image=image)
         self._writer.file_writer.add_summary(Summary(value=[value]), step)
         self._writer.flush()

@@ -56,10 +56,10 @@ class WandBTracker:
         self._run.log(dict(values), step=step)
 
     def show(self, step: int, name: str, frames: np.ndarray) -> None:
-        """Log a picture or a film with the values of its step."""
+        """Log a picture or a video with the values of its step."""
         if len(frames) > 1:
-            film = io.BytesIO(gif(frames, FRAMES_PER_SECOND))
-            shown: Any = wandb.Video(film, format="gif")
+            video = io.BytesIO(gif(frames, FRAMES_PER_SECOND))
+            shown: Any = wandb.Video(video, format="gif")
         else:
             shown = wandb.Image(frames[0])
         self._run.log({name: shown}, step=step)

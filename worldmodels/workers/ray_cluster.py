@@ -57,7 +57,7 @@ def _require_answer(address: str, where: str) -> None:
         host, port = None, None
     if host is None or port is None or parts.scheme not in ("", "ray"):
         raise ConfigError(
-            f"workers.address={address}: is no address; give auto, local, host:port or"
+            f"workers.address={address}: is not an address; give auto, local, host:port or"
             " ray://host:port, an IPv6 host in brackets"
         )
     try:

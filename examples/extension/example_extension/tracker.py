@@ -33,7 +33,7 @@ class JSONLines:
         self._stream.write(json.dumps({"step": step, **values}) + "\n")
 
     def show(self, step: int, name: str, frames: np.ndarray) -> None:
-        """Write a picture, or the last one of a film."""
+        """Write a picture, or the last one of a video."""
         path = self._folder / f"{name.replace('/', '-')}-{step}.png"
         Image.fromarray(frames[-1]).save(path)
 

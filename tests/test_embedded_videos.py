@@ -7,7 +7,7 @@ from pages import rows
 
 from worldmodels.files.atomic import read_json
 from worldmodels.reporting.page import render
-from worldmodels.reporting.scores import filmed
+from worldmodels.reporting.scores import video_episodes
 
 SHOWN = {"median", "worst", "worst-2"}
 """Of five episodes."""
@@ -29,7 +29,7 @@ def test_videos_leave_the_scores_as_they_are(copy: Path) -> None:
     agent = read_json(folder / "scores.json")["agent"]
     page = render("a", {"evaluate": folder}, None)
     assert page.count("<video") == page.count("poster=") == 3
-    shown = filmed(agent["returns"])
+    shown = video_episodes(agent["returns"])
     assert shown.keys() == SHOWN
     worst = rows(page, "Scores")[-5:-3]
     for row, name in zip(worst, ("worst", "worst-2"), strict=True):

@@ -15,10 +15,10 @@ from worldmodels.models.controller import Controllers
 from worldmodels.models.encoder import to_frames
 
 STEPS, SCALE, CAPTION = 125, 3, 14
-"""Steps of the film, screen pixels of a pixel, and rows of the captions."""
+"""Steps of the video, screen pixels of a pixel, and rows of the captions."""
 
 
-def write_film(folder: Path, path: Path, seed: int, fps: float) -> None:
+def write_video(folder: Path, path: Path, seed: int, fps: float) -> None:
     """Write a GIF: on the left the environment, on the right an episode of the learned model.
 
     Args:

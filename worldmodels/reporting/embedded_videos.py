@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from worldmodels.reporting.media import MP4, PNG, embedded
-from worldmodels.reporting.scores import WORST, Score, filmed
+from worldmodels.reporting.scores import WORST, Score, video_episodes
 
 LOWEST = 5
 """Episodes with the lowest returns that are listed."""
 
 
-class Film(NamedTuple):
+class EmbeddedVideo(NamedTuple):
     """A recorded episode.
 
     Args:
@@ -32,8 +32,8 @@ class Film(NamedTuple):
     total: float
 
 
-def films_of(folder: Path, agent: Score) -> dict[str, Film]:
-    """The videos of a finished stage ``evaluate``, by their names in `scores.filmed`.
+def videos_of(folder: Path, agent: Score) -> dict[str, EmbeddedVideo]:
+    """The videos of a finished stage ``evaluate``, by their names in `scores.video_episodes`.
 
     Args:
         folder: of the stage.
@@ -42,13 +42,13 @@ def films_of(folder: Path, agent: Score) -> dict[str, Film]:
     Raises:
         ArtifactError: a file is not a video, or not a picture.
     """
-    films = {}
-    for name, episode in filmed(agent.returns).items():
-        video = embedded(folder / f"{name}.mp4", MP4)
-        if video is not None:
+    videos = {}
+    for name, episode in video_episodes(agent.returns).items():
+        url = embedded(folder / f"{name}.mp4", MP4)
+        if url is not None:
             poster = embedded(folder / f"{name}.png", PNG)
-            films[name] = Film(video, poster, agent.seeds[episode], agent.returns[episode])
-    return films
+            videos[name] = EmbeddedVideo(url, poster, agent.seeds[episode], agent.returns[episode])
+    return videos
 
 
 LOWEST_HEADER = ("seed", "return", "video")
@@ -56,14 +56,14 @@ _PLACES = {"median": "top of the page", **dict.fromkeys(WORST, "below")}
 """Where the page shows a video."""
 
 
-def lowest_rows(agent: Score, films: Mapping[str, Film]) -> list[tuple[str, ...]]:
+def lowest_rows(agent: Score, videos: Mapping[str, EmbeddedVideo]) -> list[tuple[str, ...]]:
     """The cells below `LOWEST_HEADER` for the `LOWEST` episodes of `agent` with the lowest returns.
 
     Args:
         agent: its returns, one for each episode.
-        films: the videos of some episodes, by their names in `scores.filmed`.
+        videos: the videos of some episodes, by their names in `scores.video_episodes`.
     """
-    places = {films[name].seed: place for name, place in _PLACES.items() if name in films}
+    places = {videos[name].seed: place for name, place in _PLACES.items() if name in videos}
     rows: list[tuple[str, ...]] = []
     for episode in np.argsort(agent.returns)[:LOWEST].tolist():
         seed, total = agent.seeds[episode], agent.returns[episode]
