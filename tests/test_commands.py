@@ -264,7 +264,10 @@ def test_step_sizes_fall_as_its_total_steps_is_used_up(copy: Path) -> None:
             ["preset=huge"],
             "preset=huge: choose one of dream-rounds, fine-tune, laptop, paper, quick, smoke",
         ),
-        (["stage=vae", "run=a/b"], "stage=rollouts run=a/b"),
+        (
+            ["stage=vae", "run=a/b"],
+            "a/b/rollouts is missing: first run stage=rollouts with the same run",
+        ),
         (["stage=vae", "base=nowhere"], "base=nowhere: neither a run"),
         (["stage=report"], "nothing to report"),
         (["stage=rollouts", "env.engine=warp"], "engine"),

@@ -157,6 +157,14 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
             "with the values of iterate.schedule from round 2 on: rnn.epochs=-1: choose 0 to",
         ),
         (["iterate.schedule=[{rnn:{epochs:1}}]"], "iterate.schedule: round=None: give each entry"),
+        (
+            ["iterate.schedule=[{round:2,rnn:{epochs:1}},{round:3,rnn:{hidden_size:8}}]"],
+            "iterate.schedule: rnn.hidden_size changes in round 3, whose training starts from",
+        ),
+        (
+            ["iterate.schedule=[{round:2,controller:{features:z}}]"],
+            "iterate.schedule: controller.features changes in round 2, whose training starts",
+        ),
         (["iterate.schedule=[{round:0}]"], "iterate.schedule: round=0: give each entry the round"),
         (
             ["iterate.schedule=[{round:3},{round:2}]"],

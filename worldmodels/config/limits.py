@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.config import exploration
+from worldmodels.config import exploration, rounds
 from worldmodels.config.choices import (
     EXPORTS,
     IMPORT,
@@ -135,6 +135,7 @@ def _check_schedule(config: Config) -> None:
     for number in numbers:
         where = f"iterate.schedule from round {number} on"
         _check_changed(where, partial(round_config, config, number))
+    rounds.check(config)
 
 
 def _check_sweep(config: Config) -> None:
@@ -328,11 +329,11 @@ def _check_memory(config: Config) -> None:
 
 def _check_branches(config: Config) -> None:
     """Branches whose controller would act as that of their parent does."""
-    rounds = config.stage is Stage.iterate
+    iterating = config.stage is Stage.iterate
     key, noise = "rollouts.noise", config.rollouts.noise
-    if rounds:
+    if iterating:
         key, noise = "iterate.noise", config.iterate.noise
-    controlled = rounds or config.rollouts.policy is ActionSource.controller
+    controlled = iterating or config.rollouts.policy is ActionSource.controller
     if config.rollouts.branches is not None and controlled and noise == 0:
         raise ConfigError(
             f"rollouts.branches={config.rollouts.branches}: without noise, branches repeat the"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from worldmodels.reporting.html import fill
 from worldmodels.reporting.page import absence
 from worldmodels.reporting.records import Record, configuration, read_record, read_scores
+from worldmodels.runs.integrity import SHARDS
 from worldmodels.seeds import EVALUATION_END
 
 Manifests = dict[str, Record]
@@ -21,6 +22,8 @@ Manifests = dict[str, Record]
 
 CHECKLIST = "reproducibility.html"
 """The name of the file."""
+MODELS = ("vae", "rnn")
+"""The stages that train on recorded episodes."""
 
 
 class Item(NamedTuple):
@@ -152,11 +155,13 @@ def _preprocessing(manifests: Manifests) -> Item:
     question = "Excluded data, and all preprocessing."
     if "rollouts" not in manifests:
         return Item(question, absence("rollouts", manifests))
-    found = _keys(manifests["rollouts"], "env.crop_rows", "env.size", "rollouts.on_corrupt")
+    found = _keys(manifests["rollouts"], "env.crop_rows", "env.size")
+    trained = [manifests[name].group("inputs").fields for name in MODELS if name in manifests]
+    used = sorted({str(inputs.get(SHARDS, "all")) for inputs in trained})
     return Item(
         question,
         f"The upper env.crop_rows rows of a picture are reduced to env.size x env.size pixels"
-        f" ({found}). Damaged files are an error unless rollouts.on_corrupt allows them.",
+        f" ({found}). Data files that models were trained on: {', '.join(used) or 'none yet'}.",
     )
 
 

@@ -33,6 +33,8 @@ REMEDIES = {
 """What to do about a damaged file, by stage; of other stages the artifact is made again."""
 IMPORTED = "imported"
 """The value of rollouts.policy in the manifest of episodes that stage=import made."""
+SHARDS = "set of shards"
+"""The input that says which damaged shards the training of a model left out, if any."""
 _FORMAT = (None, errno.EINVAL, errno.EOVERFLOW)
 """What a read at an address that a damaged file names may end with; the rest is not the file's."""
 

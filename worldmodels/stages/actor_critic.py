@@ -149,17 +149,11 @@ def _module(context: Context, joined: AgentConfig, dynamics: DynamicsModel) -> A
     if before is None:
         return module
     folder = before.locate("controller")
-    try:
-        if (folder / ACTOR_CRITIC).exists():
-            module.load_state_dict(weights.load(verified(folder, ACTOR_CRITIC)))
-        else:  # CMA-ES has found it
-            parameters = torch.from_numpy(read_agent(agent_of(before)).parameters)
-            module.load_state_dict({**module.state_dict(), "actor": parameters})
-    except RuntimeError as error:
-        raise ConfigError(
-            f"controller: its sizes differ from those of {folder}, from which training starts;"
-            " give controller.features and controller.hidden_units as there"
-        ) from error
+    if (folder / ACTOR_CRITIC).exists():
+        module.load_state_dict(weights.load(verified(folder, ACTOR_CRITIC)))
+    else:  # CMA-ES has found it
+        parameters = torch.from_numpy(read_agent(agent_of(before)).parameters)
+        module.load_state_dict({**module.state_dict(), "actor": parameters})
     return module
 
 

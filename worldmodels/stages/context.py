@@ -12,7 +12,7 @@ import torch
 from worldmodels import extras, trackers
 from worldmodels.agents import pretrained
 from worldmodels.agents.registry import build_dynamics, build_encoder
-from worldmodels.config.choices import IMPORT, TRAINING, Stage
+from worldmodels.config.choices import IMPORT, TRAINING, Stage, WorldKind
 from worldmodels.config.environments import default_observation
 from worldmodels.config.parts import parts
 from worldmodels.config.schema import Config, flat, round_config
@@ -98,6 +98,7 @@ class Context:
                 " trainer.nodes=1 trainer.strategy=auto"
             )
         self._check_agent()
+        self._check_episodes()
         for part in parts(self.config):
             self._check_models(part)
             if part.env.squash is not None:
@@ -156,6 +157,29 @@ class Context:
                 raise ConfigError(
                     f"{key}={name}: trained with {_keys(trained.observation)}, env has"
                     f" {_keys(here)}; give {_keys(trained.observation)}"
+                )
+
+    def _check_episodes(self) -> None:
+        """Raise `ConfigError` where a controller or a baseline in the learned model is trained with
+        other frames or another frame skip than the episodes that its models are trained on."""
+        modelled = self.config.controller.world is WorldKind.dream
+        trains = self.config.stage is Stage.controller or (
+            self.config.stage is Stage.baseline and modelled
+        )
+        if not trains or not self.run.has("rollouts"):
+            return
+        recorded, env = self.run.manifest("rollouts")["config"], self.config.env
+        before = ObservationSpec(recorded["env.crop_rows"], recorded["env.size"])
+        here = ObservationSpec(env.crop_rows, env.size)
+        words = [(_keys(before), _keys(here))]
+        if "env.frame_skip" in recorded:  # not in imported episodes
+            skips = (recorded["env.frame_skip"] or 1, env.frame_skip or 1)
+            words.append((f"env.frame_skip={skips[0]}", f"env.frame_skip={skips[1]}"))
+        for there, given in words:
+            if there != given:
+                raise ConfigError(
+                    f"{given}: the episodes of {self.run.locate('rollouts')} have {there}; give"
+                    " the preset and the keys of their run"
                 )
 
     def _check_models(self, config: Config) -> None:

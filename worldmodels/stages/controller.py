@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from worldmodels.config.choices import (
     LatentChoice,
     Objective,
     Optimizer,
+    StartChoice,
     WorldKind,
 )
 from worldmodels.data.latents import LatentSet
@@ -70,10 +72,9 @@ def run(context: Context) -> None:
     """Train the controller, which becomes the agent: by CMA-ES, the best one on the selection
     seeds."""
     config = context.config.controller
-    real = config.world is WorldKind.real
     inputs = context.inputs.models().fingerprints
     inputs |= context.inputs.previous_fingerprint("controller")
-    world = context.runtime.env_content(context.runtime.env_spec()) if real else {}
+    world = _environment(context)
     # Step sizes or temperatures of a schedule depend on the budget, which can then not be raised.
     scheduled = config.final_sigma is not None or config.final_temperature is not None
     growable = ["controller.exploitation_patience"]
@@ -92,6 +93,22 @@ def run(context: Context) -> None:
             actor_critic.train(context, folder, models, agent_config(context))
         else:
             _evolve(context, folder)
+
+
+def _environment(context: Context) -> dict[str, Any]:
+    """The keys of the environment that determine the controller: in the learned model those that
+    its agent is described with; and what moments of recorded episodes depend on."""
+    config, env = context.config.controller, context.config.env
+    if config.world is WorldKind.real:
+        content = context.runtime.env_content(context.runtime.env_spec())
+    else:
+        names = ("id", "crop_rows", "size", "frame_skip", "action_bins")
+        content = {f"env.{name}": getattr(env, name) for name in names}
+    content["env.squash"] = env.squash
+    recorded = config.starts is StartChoice.recorded or config.optimizer is Optimizer.actor_critic
+    if recorded and config.world is WorldKind.dream:
+        content["rollouts.stall_steps"] = context.config.rollouts.stall_steps
+    return content
 
 
 def _evolve(context: Context, folder: StageFolder) -> None:

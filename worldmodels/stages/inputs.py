@@ -14,17 +14,17 @@ from worldmodels.agents.folder import part_fingerprint
 from worldmodels.agents.hub import fetch, require_agent
 from worldmodels.agents.model_files import load_encoder, load_members
 from worldmodels.agents.starts_file import STARTS
-from worldmodels.config.choices import Features, Objective
+from worldmodels.config.choices import Features, Objective, OnCorrupt
 from worldmodels.config.hubs import is_hub
 from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.errors import ConfigError
+from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.models.features import FeatureSpec
 from worldmodels.runs.artifacts import Run
-from worldmodels.runs.integrity import Listed, entry, listed, verified
+from worldmodels.runs.integrity import SHARDS, Listed, entry, listed, verified
 from worldmodels.stages.trained import agent_of
 
 STATE_FEATURES = {Features.z: (), Features.zh: ("h",), Features.zch: ("c", "h")}
@@ -152,7 +152,20 @@ class Inputs:
         """The fingerprints of the episodes that are trained on, by name of input."""
         runs = (*self.collectors, self.run)
         names = [f"rollouts-{number}" for number in range(1, len(runs))] + ["rollouts"]
-        return {name: run.fingerprint("rollouts") for name, run in zip(names, runs, strict=True)}
+        named = dict(zip(names, runs, strict=True))
+        found = {name: run.fingerprint("rollouts") for name, run in named.items()}
+        skipped = ", ".join(
+            f"{name}/{path.name}" for name, run in named.items() for path in self._skipped(run)
+        )
+        return found | ({SHARDS: f"without {skipped}"} if skipped else {})
+
+    def _skipped(self, run: Run) -> list[Path]:
+        """The damaged shards of a run that ``rollouts.on_corrupt=skip`` leaves out."""
+        if self.config.rollouts.on_corrupt is not OnCorrupt.skip:
+            return []
+        used = {shard.path for shard in self._episodes(run).shards}
+        files = listed(run.locate("rollouts"), "shard-*.h5")
+        return [file.path for file in files if file.path not in used]
 
     def previous(self, stage: str) -> Previous | None:
         """The weights that training of `stage` starts from; None to start from random ones.
@@ -289,14 +302,22 @@ class Inputs:
             ) from error
 
     def models(self) -> Models:
-        """Encoder and dynamics model: this run's own, or those of the agent of ``base=``."""
+        """Encoder and dynamics model: this run's own, or those of the agent of ``base=``; raises
+        `ArtifactError` for a dynamics model that was made from another encoder."""
         agent = self.published
         if agent is None or self.run.has("rnn"):
             encoder, dynamics = self.run.locate("vae"), self.run.locate("rnn")
+            fingerprints = {name: self.run.fingerprint(name) for name in ("vae", "rnn")}
+            made_from = self.run.manifest("rnn")["inputs"].get("vae")
+            if made_from != fingerprints["vae"]:
+                raise ArtifactError(
+                    f"{dynamics}: was made from another vae ({made_from}, now"
+                    f" {fingerprints['vae']}): make it again by stage=rnn overwrite=true"
+                )
             return Models(
                 verified(encoder, "vae.safetensors"),
                 verified(dynamics, "rnn.safetensors"),
-                {name: self.run.fingerprint(name) for name in ("vae", "rnn")},
+                fingerprints,
                 latents=entry(dynamics, "latents.h5"),
             )
         return Models(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from worldmodels.agents.folder import fingerprint as agent_fingerprint
 from worldmodels.agents.folder import read_agent
 from worldmodels.agents.model_files import load_dynamics, load_encoder
 from worldmodels.config.choices import Stage
@@ -26,7 +27,7 @@ from worldmodels.runs.integrity import fingerprint_file, listed, verified
 from worldmodels.runs.manifests import MANIFEST, read_manifest
 from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
-from worldmodels.stages.trained import TRAINED, frame_skip_of
+from worldmodels.stages.trained import TRAINED, agent_of, frame_skip_of
 
 
 def run(context: Context) -> None:
@@ -55,7 +56,7 @@ def run(context: Context) -> None:
             finished,
             _comparison(context, finished) if modelled else None,
             _open_loop(context) if "evaluate" in finished else None,
-            _dream_trained(context),
+            _dream_trained(context, finished),
             context.config.calibration,
             compared,
             figures,
@@ -73,8 +74,8 @@ def run(context: Context) -> None:
 def _finished(run: Run, bootstrap: Run | None) -> dict[str, Path]:
     """Stage -> folder of the finished stages of a run, and of its bootstrap run.
 
-    A stage of the base is one of this run only if it was made from what this run has: the base's
-    evaluation is not that of a controller that this run has of its own.
+    A stage of this run or of its base is left out where it was made from other artifacts than the
+    run has now: the base's evaluation is not that of a controller that this run has of its own.
     """
     finished: dict[str, Path] = {}
     trained = run.nearest(*TRAINED)
@@ -82,8 +83,16 @@ def _finished(run: Run, bootstrap: Run | None) -> dict[str, Path]:
         if (stage in TRAINED and stage != trained) or not run.has(stage):
             continue
         folder = run.locate(stage)
-        if folder == run.folder(stage) or _fits(run, folder, finished, trained):
+        if folder != run.folder(stage):
+            if _fits(run, folder, finished, trained):
+                finished[stage] = folder
+        elif _present(run, folder, finished, trained):
             finished[stage] = folder
+        else:
+            say(
+                f"report: {stage} is left out, since it was made from other artifacts than the run"
+                f" has now; make it again by stage={stage} overwrite=true"
+            )
     if bootstrap is not None:
         finished |= {f"bootstrap/{s}": bootstrap.locate(s) for s in STAGES if bootstrap.has(s)}
     return finished
@@ -99,6 +108,23 @@ def _fits(run: Run, folder: Path, finished: dict[str, Path], trained: str | None
         for stage in STAGES
         if stage in inputs
     )
+
+
+def _present(run: Run, folder: Path, finished: dict[str, Path], trained: str | None) -> bool:
+    """Whether a stage of this run, in `folder`, was made from what the run has now, as far as that
+    is still there."""
+    inputs = read_manifest(folder)["inputs"]
+    current = {
+        stage: run.fingerprint(stage)
+        for stage in (*STAGES, BASELINE)
+        if stage in inputs and run.has(stage)
+    }
+    if "agent" in inputs and trained == "controller" and run.has(trained):
+        current["agent"] = agent_fingerprint(agent_of(run))
+    if not current.items() <= inputs.items():
+        return False
+    scored = folder.name == STAGES[-1] and trained is not None and run.has(trained)
+    return not scored or trained in finished
 
 
 def _comparison(context: Context, finished: dict[str, Path]) -> EpisodeComparison:
@@ -166,13 +192,13 @@ def _base(config: Config, root: Path) -> Run | None:
     return None
 
 
-def _dream_trained(context: Context) -> dict[str, Path]:
+def _dream_trained(context: Context, finished: dict[str, Path]) -> dict[str, Path]:
     """Name -> folder of the runs whose controllers were trained in this run's dynamics model.
 
     Searches this run and the runs in its folder.
     """
     run = context.run
-    if context.published is None and not run.has("rnn"):
+    if "rnn" not in finished and (context.published is None or run.has("rnn")):
         return {}
     models = context.inputs.models()
     folders = [run.root, *sorted(run.root.glob("*/"))]

@@ -43,19 +43,28 @@ def run(context: Context) -> None:
     config = context.config.rollouts
     if config.policy is not ActionSource.controller:
         config = replace(  # of controllers only
-            config, noise=0.0, ez_greedy_epsilon=0.0, branches=None, branch_steps=None
+            config,
+            noise=0.0,
+            noise_exponent=0.0,
+            ez_greedy_epsilon=0.0,
+            branches=None,
+            branch_steps=None,
         )
         if config.policy is not ActionSource.action_noise:
             config.action_noise = 0.0
     policy, world_spec, inputs = _collection_policy(context)
     growable = ("rollouts.episodes", "rollouts.frames")
     content = context.runtime.env_content(context.runtime.env_spec())
+    if config.policy is ActionSource.action_noise:
+        content["env.squash"] = context.config.env.squash
     if config.mirrored_share:
         spec, actions = world_spec.env, context.config.env.mirrored_actions or ()
         mirroring = Mirroring(config.mirrored_share, tuple(actions), mirrored_panel(spec))
         world_spec = replace(world_spec, mirroring=mirroring)
         content["env.mirrored_actions"] = list(actions)
-    with context.begin("rollouts", inputs, growable, **content, rollouts=config) as folder:
+    content["rollouts"] = config
+    content["rollouts.on_corrupt"] = None  # of what reads the episodes
+    with context.begin("rollouts", inputs, growable, **content) as folder:
         parts: Parts = _parts(context)
         _refuse_others(folder.path, parts)
         if folder.complete and config.frames is not None:
