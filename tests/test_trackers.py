@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from command import composed
 from lightning_fabric import Fabric
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -23,7 +24,9 @@ from worldmodels.data.shards import Episode, write_shard
 from worldmodels.files import images
 from worldmodels.models.vae import ConvVAE
 from worldmodels.reporting.snapshots import encoder_snapshot
+from worldmodels.runs.artifacts import Run
 from worldmodels.runs.tracking import MetricsLog
+from worldmodels.stages.context import Context
 from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, fit
 
@@ -245,3 +248,14 @@ def test_a_training_that_is_killed_and_resumed_gives_each_picture_once(
     train(episodes, tmp_path, resumed)
     assert [step for step, name in killed.shown if name == "vae/prior_samples"] == [6]
     assert [step for step, name in resumed.shown if name == "vae/prior_samples"] == [12, 18]
+
+
+def test_a_round_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(trackers, "start", lambda logger, folder, name, config: names.append(name))
+    config = composed("preset=smoke", f"data={tmp_path}")
+    for run in ("rounds", "rounds/round-1"):
+        context = Context(config, Run(tmp_path / run))
+        with context.begin("vae", {}, ()) as folder:
+            context.tracker(folder)
+    assert names == ["rounds/vae", "rounds/round-1/vae"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -260,7 +261,8 @@ class Context:
             draw: makes its pictures; see `MetricsLog`.
             ranges: of its figures.
         """
-        name = f"{self.run.root.name}/{folder.stage}"
+        run = os.path.relpath(self.run.root, self.config.data)  # of a round "rounds/round-1"
+        name = f"{Path(run).as_posix()}/{folder.stage}"
         tracker = trackers.start(self.config.logger, folder.path, name, folder.record)
         made_by = folder.record["made_by"]
         stage, watch = self.watch or ("", None)
