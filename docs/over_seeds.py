@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import tables
 from scipy import stats
 
 from worldmodels.config.choices import WorldKind
+from worldmodels.reporting.records import Record, frame_skip
 from worldmodels.reporting.scores import AGENT_IN_DREAM, Score
 
 
@@ -34,7 +36,7 @@ def agents(
         *(() if failed is None else (f"below {failed:.0f}",)),
         *(("predicted",) if dreamt else ()),
         *((f"{_episodes(second):,} further episodes",) if second else ()),
-        *("frames", "hours", "CPU hours"),
+        *("simulator steps", "hours", "CPU hours"),
     )
     rows: list[tuple[str, ...]] = []
     for run, again in zip(runs, second or [{}] * len(runs), strict=True):
@@ -47,7 +49,7 @@ def agents(
                 *(() if failed is None else (f"{failures} of {len(agent.returns)}",)),
                 *((f"{run['scores'][AGENT_IN_DREAM]['mean']:.0f}",) if dreamt else ()),
                 *((_mean_and_std(again),) if again else ()),
-                f"{_frames(run):,}",
+                f"{_steps(run):,}",
                 f"{tables.wall_s(run) / 3600:.1f}",
                 f"{_cpu_s(run) / 3600:.1f}",
             )
@@ -83,18 +85,23 @@ def _mean_and_std(run: dict[str, Any]) -> str:
     return f"{agent.mean:.1f} ± {agent.std:.1f}"
 
 
-def _frames(run: dict[str, Any]) -> int:
-    """Steps in the environment, of collection and of a search there."""
+def _steps(run: dict[str, Any]) -> int:
+    """Steps of the simulator, of collection and of a search in the environment."""
     if "rounds" in run:
-        return int(run["rounds"][-1]["frames"]["total"])
+        return _skip(run["stages"]["rollouts"]) * int(run["rounds"][-1]["frames"]["total"])
     total = 0
     for name, manifest in run["stages"].items():
         stage, summary = name.rpartition("/")[-1], manifest["summary"]
         if stage == "rollouts":
-            total += summary["frames"]
+            total += _skip(manifest) * summary["frames"]
         elif stage == "controller" and summary["world"] == WorldKind.real.name:
-            total += summary["steps"]
+            total += _skip(manifest) * summary["steps"]
     return total
+
+
+def _skip(manifest: dict[str, Any]) -> int:
+    """Steps of the simulator for each step of an episode of a stage."""
+    return frame_skip(Record(Path("manifest.json"), manifest))
 
 
 def _cpu_s(run: dict[str, Any]) -> float:

@@ -2,15 +2,21 @@
 
 import csv
 import re
+from itertools import accumulate
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.charts import COLOURS, Chart, draw
 from worldmodels.reporting.dots import draw_dots
-from worldmodels.reporting.learning import PAPER_CURVE, against_steps, draw_learning
+from worldmodels.reporting.figures import Figures
+from worldmodels.reporting.learning import PAPER_CURVE, Search, against_steps, draw_learning
+from worldmodels.reporting.page import render
 from worldmodels.reporting.scores import PAPER_SCORES, summarise
+from worldmodels.runs.tracking import read_metrics
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -122,8 +128,32 @@ def test_very_many_episodes_are_drawn_as_a_bitmap() -> None:
 def test_a_learning_curve_is_against_the_steps_of_all_generations() -> None:
     rows = [(generation, "fitness/steps", 100.0 * generation, 0.0) for generation in (1, 2, 3)]
     rows += [(1, "selection/mean", 5.0, 0.0), (3, "selection/mean", 7.0, 0.0)]
-    assert against_steps(rows, "selection/mean") == [(100.0, 5.0), (600.0, 7.0)]
-    assert against_steps(rows, "absent") == []
+    search = Search(rows, "CarRacing-v3")
+    assert against_steps(search, "selection/mean") == [(100.0, 5.0), (600.0, 7.0)]
+    assert against_steps(search, "absent") == []
+
+
+@pytest.mark.parametrize(("world", "times"), [("real", 4), ("dream", 1)])
+def test_a_learning_curve_of_repeated_actions_is_against_the_simulators_steps(
+    copy: Path, world: str, times: int
+) -> None:
+    folder = copy / "smoke/controller"
+    manifest = read_json(folder / "manifest.json")
+    assert manifest["config"]["env.frame_skip"] == 1
+    manifest["config"]["env.frame_skip"] = 4
+    manifest["summary"]["world"] = world
+    write_json(folder / "manifest.json", manifest)
+    figures = Figures()
+    render("smoke", {"controller": folder}, None, figures=figures)
+    figures.write(copy)
+    axis = {"real": "environment steps", "dream": "steps in training"}[world]
+    name = f"controller-return-over-{axis.replace(' ', '-')}.csv"
+    with (copy / "figures" / name).open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    steps = [float(row[axis]) for row in lines if row["line"] == "mean of the generation"]
+    metrics = read_metrics(folder / "metrics.csv")
+    taken = [value for _, metric, value, _ in metrics if metric == "fitness/steps"]
+    assert steps == [times * total for total in accumulate(taken)]
 
 
 @pytest.mark.parametrize(

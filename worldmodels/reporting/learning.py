@@ -1,4 +1,7 @@
-"""Learning curves of CMA-ES searches against the steps in training, beside the paper's."""
+"""Learning curves of CMA-ES searches against the steps in training, beside the paper's.
+
+Environment steps are those of the simulator, as in `worldmodels.reporting.progress`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import NamedTuple
 
 from worldmodels.config.choices import Objective, WorldKind
 from worldmodels.reporting.charts import Chart, Drawn, draw
-from worldmodels.reporting.records import read_record
+from worldmodels.reporting.records import frame_skip, read_record
 from worldmodels.runs.tracking import Row, read_metrics
 
 
@@ -46,23 +49,6 @@ PAPER_CURVES = {"CarRacing-v3": PAPER_CURVE}
 """Environment -> the paper's curve of a search in that environment."""
 
 
-def against_steps(rows: Sequence[Row], metric: str) -> list[tuple[float, float]]:
-    """Points (steps in training until then, value) of a metric, in the order of the generations.
-
-    Args:
-        rows: metrics of a search.
-        metric: its name; generations without it have no point.
-    """
-    steps = {generation: value for generation, name, value, _ in rows if name == "fitness/steps"}
-    values = {generation: value for generation, name, value, _ in rows if name == metric}
-    sums = accumulate(steps[generation] for generation in sorted(steps))
-    return [
-        (total, values[generation])
-        for generation, total in zip(sorted(steps), sums, strict=True)
-        if generation in values
-    ]
-
-
 class Search(NamedTuple):
     """The metrics of a controller's search.
 
@@ -70,11 +56,32 @@ class Search(NamedTuple):
         rows: of ``metrics.csv``.
         env: id of the environment; None if it was the learned model.
         intrinsic: name of the reward that it maximised, where it was not the task's.
+        frame_skip: steps of the simulator for each step of an episode; 1 in the learned model,
+            whose steps are counted as they are.
     """
 
     rows: list[Row]
     env: str | None
     intrinsic: str | None = None
+    frame_skip: int = 1
+
+
+def against_steps(search: Search, metric: str) -> list[tuple[float, float]]:
+    """Points (steps in training until then, value) of a metric, in the order of the generations.
+
+    Args:
+        search: its steps are those of the simulator, or of the learned model.
+        metric: its name; generations without it have no point.
+    """
+    rows, skip = search.rows, search.frame_skip
+    steps = {generation: value for generation, name, value, _ in rows if name == "fitness/steps"}
+    values = {generation: value for generation, name, value, _ in rows if name == metric}
+    sums = accumulate(skip * steps[generation] for generation in sorted(steps))
+    return [
+        (total, values[generation])
+        for generation, total in zip(sorted(steps), sums, strict=True)
+        if generation in values
+    ]
 
 
 def read_search(folder: Path) -> Search:
@@ -89,7 +96,8 @@ def read_search(folder: Path) -> Search:
     summary = manifest.group("summary")
     named = summary.text("objective") if "objective" in summary.fields else Objective.reward.name
     intrinsic = None if named == Objective.reward.name else named
-    return Search(read_metrics(folder / "metrics.csv"), env, intrinsic)
+    skip = 1 if dream else frame_skip(manifest)
+    return Search(read_metrics(folder / "metrics.csv"), env, intrinsic, skip)
 
 
 def draw_learning(

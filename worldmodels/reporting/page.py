@@ -280,8 +280,8 @@ def _controller(folder: Path, manifest: Record, figures: Figures) -> Values:
         section = {"gradients": False, "paper": False, "intrinsic": search.intrinsic}
         return {"charts": figures.take("controller", charts), **section}
     curves = {
-        "mean of the generation": against_steps(search.rows, "fitness/mean"),
-        "mean of CMA-ES": against_steps(search.rows, "selection/mean"),
+        "mean of the generation": against_steps(search, "fitness/mean"),
+        "mean of CMA-ES": against_steps(search, "selection/mean"),
     }
     charts = [draw_learning(curves, [search.env])]
     charts += [draw(chart, search.rows) for chart in (_GENERATION_CHART, _DISAGREEMENT_CHART)]

@@ -14,7 +14,7 @@ from worldmodels.config.choices import WorldKind
 from worldmodels.files.atomic import JsonLines, read_json
 from worldmodels.reporting.charts import Chart, Drawn, draw
 from worldmodels.reporting.learning import PAPER_CURVES, Point
-from worldmodels.reporting.records import Record, read_record, read_scores
+from worldmodels.reporting.records import Record, frame_skip, read_record, read_scores
 from worldmodels.reporting.rounds import ROUNDS
 from worldmodels.reporting.scores import RANDOM
 from worldmodels.runs.manifests import MANIFEST
@@ -116,7 +116,7 @@ def after_all_stages(stages: Mapping[str, Record], found: Sequence[Point]) -> li
     before |= {name: stages[name] for name in _BEFORE if name in stages}
     steps = sum(_steps(name, manifest) for name, manifest in before.items())
     seconds = sum(_seconds(manifest) for manifest in before.values())
-    skip = _frame_skip(stages["controller" if "controller" in stages else "baseline"])
+    skip = frame_skip(stages["controller" if "controller" in stages else "baseline"])
     return [Point(steps + skip * p.steps, seconds + p.seconds, p.score) for p in found]
 
 
@@ -127,7 +127,7 @@ def _rounds(folder: Path, newest: Path) -> list[Point]:
         this = folder / entry["name"]
         manifests = [read_record(this / stage / MANIFEST) for stage in (*_BEFORE, "controller")]
         seconds += sum(map(_seconds, manifests))
-        skip = _frame_skip(manifests[0])
+        skip = frame_skip(manifests[0])
         points.append(Point(skip * entry["frames"]["total"], seconds, entry["earned"]["mean"]))
         if this == newest:
             break
@@ -137,16 +137,11 @@ def _rounds(folder: Path, newest: Path) -> list[Point]:
 def _steps(name: str, manifest: Record) -> int:
     """Environment steps of a stage: recorded ones, or those of a search."""
     stage = name.removeprefix(_BOOTSTRAP)
-    summary, skip = manifest.group("summary"), _frame_skip(manifest)
+    summary, skip = manifest.group("summary"), frame_skip(manifest)
     if stage == "rollouts":
         return skip * round(summary.number("frames"))
     searched = stage == "controller" and summary.text("world") == WorldKind.real.name
     return skip * round(summary.number("steps")) if searched else 0
-
-
-def _frame_skip(manifest: Record) -> int:
-    """Steps of the simulator for a step of an episode, in the environment of a stage."""
-    return round(manifest.group("config").optional("env.frame_skip") or 1)
 
 
 def _seconds(manifest: Record) -> float:

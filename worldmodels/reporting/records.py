@@ -137,6 +137,15 @@ def configuration(manifest: Record) -> Record:
     return replace(found, fields=found.fields | {"env.max_steps": round(steps * (skip or 1))})
 
 
+def frame_skip(manifest: Record) -> int:
+    """Steps of the simulator for a step of an episode, in the environment of a stage.
+
+    Args:
+        manifest: of the stage; 1 where it has none, as in the learned model or of older versions.
+    """
+    return round(manifest.group("config").optional("env.frame_skip") or 1)
+
+
 def read_scores(path: Path) -> dict[str, Score]:
     """The scores that the stage evaluate wrote, by the name of the policy.
 
