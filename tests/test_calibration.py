@@ -218,6 +218,16 @@ def test_returns_in_both_worlds_are_compared_where_all_episodes_have_them(tmp_pa
     assert closed_loop.read_horizons(tmp_path) == ()
 
 
+@pytest.mark.parametrize(("predicted", "difference"), [(50.0, 1.0), (-50.0, -1.0), (0.0, 0.0)])
+def test_returns_predicted_where_nothing_was_earned_are_an_error(
+    predicted: float, difference: float
+) -> None:
+    horizon = Horizon.of(100, np.zeros(5), np.full(5, predicted))
+    assert horizon.difference == pytest.approx(difference)
+    said = closed_loop.exceeds((horizon,), CalibrationConfig())
+    assert bool(said) == bool(difference)
+
+
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = calibrate(recorded(tmp_path, LENGTHS, ENDS), np.arange(4), Clock())  # type: ignore[arg-type]  # of the protocol
     for written in (found, Calibration(1, (), None, None)):

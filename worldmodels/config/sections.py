@@ -218,7 +218,8 @@ class CalibrationConfig:
 
     return_error: float = number(0.25, 0, 1000)
     """Largest difference of mean predicted and recorded return at the longest horizon, as a share
-    of the root mean square of the recorded returns."""
+    of the root mean square of the recorded returns, or of the predicted ones where nothing was
+    earned."""
     recall: float = number(0.5, 0, 1)
     """Least share of the recorded failures that are predicted."""
     precision: float = number(0.5, 0, 1)

@@ -48,7 +48,8 @@ class Horizon:
         starts: number of moments, or of episodes.
         earned: mean recorded return.
         predicted: mean predicted return.
-        difference: predicted - earned, as a share of the root mean square of the recorded returns.
+        difference: predicted - earned, as a share of the root mean square of the recorded returns;
+            where nothing was earned, of the predicted ones, and 0 where both are 0.
     """
 
     steps: int
@@ -61,8 +62,9 @@ class Horizon:
     def of(cls, steps: int, earned: np.ndarray, predicted: np.ndarray) -> Horizon:
         """Of the recorded returns (starts,) and predicted ones of any shape."""
         real, dreamt = float(earned.mean()), float(predicted.mean())
-        scale = float(np.sqrt(np.square(earned).mean()))
-        return cls(steps, len(earned), real, dreamt, (dreamt - real) / scale if scale else 0.0)
+        scales = (float(np.sqrt(np.square(returns).mean())) for returns in (earned, predicted))
+        scale = next(filter(None, scales), 1.0)
+        return cls(steps, len(earned), real, dreamt, (dreamt - real) / scale)
 
     @classmethod
     def read(cls, record: Record) -> Horizon:
