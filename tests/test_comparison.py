@@ -83,13 +83,21 @@ def test_a_step_with_a_repeated_action_counts_as_the_simulators_steps(copy: Path
     assert [point.seconds for point in repeated] == [point.seconds for point in once]
 
 
-def test_a_run_without_environment_steps_is_in_the_figure_of_hours_alone() -> None:
-    dreamt = Progress([Point(0, 3600.0, 800.0)], searched=False)
+def test_a_run_without_environment_steps_is_in_the_figure_of_hours_alone(copy: Path) -> None:
+    folders = {stage: copy / "smoke" / stage for stage in ("controller", "evaluate")}
+    played = progress_of(folders)
+    manifest = read_json(folders["controller"] / "manifest.json")
+    manifest["summary"]["world"] = "dream"
+    write_json(folders["controller"] / "manifest.json", manifest)
+    dreamt = progress_of(folders)
+    assert (played.searched, dreamt.searched) == (True, False)
     steps, hours = draw_progress({"dreamt": [dreamt]}, "CarRacing-v3", random=-30.0)
     assert steps is None
     assert hours is not None
-    assert "dreamt,1.0,800.0" in hours.csv
-    played = Progress([Point(100, 36.0, 5.0)], searched=False)
+    score = read_json(folders["evaluate"] / "scores.json")["agent"]["mean"]
+    lines = list(csv.reader(hours.csv.splitlines()))
+    assert lines[1] == ["dreamt", str(manifest["wall_s"] / 3600), str(score)]
+    assert not any("paper" in line for line, _, _ in lines)
     both, _ = draw_progress({"dreamt": [dreamt], "played": [played]}, "CarRacing-v3", random=None)
     assert both is not None
     assert "dreamt" not in both.csv

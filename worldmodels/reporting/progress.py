@@ -97,12 +97,15 @@ def progress_of(folders: Mapping[str, Path]) -> Progress:
         for name in folders
         if name.startswith(_BOOTSTRAP) or name in (*_BEFORE, trained)
     }
+    searched = False
     if manifests[trained].group("summary").text("world") == WorldKind.dream.name:
         score = read_scores(folders["evaluate"] / "scores.json")["agent"].mean
         found = [Point(0, _seconds(manifests[trained]), score)]
+    elif trained == "controller":
+        found, searched = search_curve(folder), True
     else:
-        found = search_curve(folder) if trained == "controller" else baseline_curve(folder)
-    return Progress(after_all_stages(manifests, found), trained == "controller")
+        found = baseline_curve(folder)
+    return Progress(after_all_stages(manifests, found), searched)
 
 
 def after_all_stages(stages: Mapping[str, Record], found: Sequence[Point]) -> list[Point]:
