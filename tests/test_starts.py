@@ -35,6 +35,7 @@ from worldmodels.worlds.rollout import rollout
 
 LATENT, ACTION = 5, 3
 LENGTHS = (12, 90, 60)
+NO_BRANCHES = np.zeros(3, bool)
 
 
 def episodes() -> list[EncodedEpisode]:
@@ -57,8 +58,11 @@ def latents(tmp_path: Path) -> LatentSet:
     return LatentSet(tmp_path / "latents.h5")
 
 
-def drawn(latents: LatentSet, count: int = 1000, **other: Any) -> Starts:
-    return draw_starts(latents, [np.arange(3)], count, **({"seed": 1, "stall_steps": 40} | other))
+def drawn(
+    latents: LatentSet, count: int = 1000, branches: np.ndarray = NO_BRANCHES, **other: Any
+) -> Starts:
+    options = {"seed": 1, "stall_steps": 40} | other
+    return draw_starts(latents, [np.arange(3)], branches, count, **options)
 
 
 def test_moments_have_the_steps_before_them(latents: LatentSet) -> None:
@@ -83,9 +87,22 @@ def test_the_draw_depends_on_the_seed_and_has_first_frames(latents: LatentSet) -
     assert (one.mean == same.mean).all()
     assert one.mean.shape != other.mean.shape or (one.mean != other.mean).any()
     assert (one.steps == 0).sum() >= 3  # of each episode
-    newest = draw_starts(latents, [np.array([2])], 24, 1, 40)
+    newest = draw_starts(latents, [np.array([2])], NO_BRANCHES, 24, 1, 40)
     third = episodes()[2].mean
     assert all((third == row).all(axis=1).any() for row in newest.mean[:, -1])
+
+
+def test_the_first_frame_of_a_branch_is_no_moment(latents: LatentSet) -> None:
+    """The third episode is recorded, the others are branches; the second fails at step 30."""
+    branches = np.array([True, True, False])
+    firsts = np.array([episode.mean[0] for episode in episodes()])
+    for share in (0.0, 1.0):
+        starts = drawn(latents, branches=branches, failure_share=share)
+        begun = starts.mean[starts.steps == 0, -1]
+        assert (begun == firsts[2]).all()
+        assert len(starts.mean) == 12 - 1 + (30 + AFTER_FAILURE) + 60
+    few = drawn(latents, 12, branches)
+    assert (few.steps == 0).any()
 
 
 def test_a_share_of_the_moments_is_before_failures(latents: LatentSet) -> None:
@@ -96,12 +113,14 @@ def test_a_share_of_the_moments_is_before_failures(latents: LatentSet) -> None:
         found = [np.flatnonzero((failing == row).all(axis=1)) for row in starts.mean[:, -1]]
         return sorted(int(time) for at in found for time in at)
 
-    near = draw_starts(latents, [np.array([1])], 12, 1, 40, failure_share=1.0)
+    near = draw_starts(latents, [np.array([1])], NO_BRANCHES, 12, 1, 40, failure_share=1.0)
     assert times(near) == list(range(11))  # 100 to 20 steps before, as far as there are any
-    none = draw_starts(latents, [np.array([0, 2])], 40, 1, 40, failure_share=1.0)
+    none = draw_starts(latents, [np.array([0, 2])], NO_BRANCHES, 40, 1, 40, failure_share=1.0)
     assert len(none.mean) >= 38  # two first frames may be drawn twice
     assert all((others == row).all(axis=1).any() for row in none.mean[:, -1])
-    closer = draw_starts(latents, [np.array([1])], 22, 1, 40, failure_share=1.0, frame_skip=4)
+    closer = draw_starts(
+        latents, [np.array([1])], NO_BRANCHES, 22, 1, 40, failure_share=1.0, frame_skip=4
+    )
     assert times(closer) == [0, *range(5, 26)]  # 25 to 5 steps, of four of the simulator each
     half = drawn(latents, 80, failure_share=0.5)
     assert sum(time <= 10 for time in times(half)) == 11

@@ -46,6 +46,7 @@ class Starts:
 def draw_starts(
     latents: LatentSet,
     groups: Sequence[np.ndarray],
+    branches: np.ndarray,
     count: int,
     seed: int,
     stall_steps: int | None,
@@ -54,9 +55,13 @@ def draw_starts(
 ) -> Starts:
     """Draw moments of recorded episodes, each at most once: a quarter of them first frames.
 
+    A branch begins in the middle of another episode, whose steps are not known here: its first
+    frame is no moment.
+
     Args:
         latents: the episodes.
         groups: numbers of episodes; from each group an equal share of the other moments is drawn.
+        branches: which of all episodes are branches, (episodes,) bool.
         count: of moments, at most.
         seed: of the draws.
         stall_steps: see `worldmodels.data.failures.failures`. There are no moments later than
@@ -68,15 +73,18 @@ def draw_starts(
     bounds = _Bounds.of(latents, stall_steps, frame_skip)
     generator = np.random.default_rng(seed)
     every = np.unique(np.concatenate(groups))
+    every = every[~branches[every]]
     begun = generator.choice(every, min(count // 4, len(every)), replace=False)
     drawn = {(int(episode), 0) for episode in begun}
+    least = branches.astype(np.int64)  # the first step of the moments of each episode
     for group in groups:
         wanted = (count - len(begun)) // len(groups)
         failed = group[bounds.before_last[group] >= 0]
         first, last = bounds.before_first[failed], bounds.before_last[failed]
+        first = np.maximum(first, least[failed])
         near = _choose(generator, failed, first, last, int(wanted * failure_share))
-        zeros = np.zeros_like(group)
-        drawn |= near | _choose(generator, group, zeros, bounds.last[group], wanted - len(near))
+        last = bounds.last[group]
+        drawn |= near | _choose(generator, group, least[group], last, wanted - len(near))
     return _read(latents, sorted(drawn))
 
 
@@ -115,9 +123,10 @@ def _choose(
     count: int,
 ) -> set[tuple[int, int]]:
     """Moments (episode, step) from the steps `first` to `last` of `episodes`, each with equal
-    probability; `count` of them, or all if there are no more."""
+    probability; `count` of them, or all if there are no more. An episode whose `last` is
+    `first` - 1 has none."""
     ends = np.cumsum(last - first + 1)
-    if not len(ends):
+    if not len(ends) or not ends[-1]:
         return set()
     chosen = generator.choice(int(ends[-1]), min(count, int(ends[-1])), replace=False)
     rows = np.searchsorted(ends, chosen, side="right")

@@ -128,6 +128,7 @@ def _moments(
     starts = draw_starts(
         latents,
         groups,
+        episodes.branches,
         count,
         config.seed,
         config.rollouts.stall_steps,

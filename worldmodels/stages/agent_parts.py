@@ -140,7 +140,16 @@ def starts_of(
             groups = [context.inputs.newest(episodes), np.arange(episodes.num_episodes)]
             seed, share = context.config.seed, context.config.controller.failure_starts
             skip = context.config.env.frame_skip or 1
-            starts = draw_starts(latents, groups, START_COUNT, seed, stall_steps, share, skip)
+            starts = draw_starts(
+                latents,
+                groups,
+                episodes.branches,
+                START_COUNT,
+                seed,
+                stall_steps,
+                share,
+                skip,
+            )
             save_starts(path, starts)
         elif models.starts is not None:
             sizes = dynamics.latent_size, dynamics.action_size
