@@ -19,6 +19,8 @@ from worldmodels.models.gru import GRUDynamics
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.transformer import TransformerDynamics
 from worldmodels.training.imagination import ImaginationOptions, ImaginationTask, Moments
+from worldmodels.training.parts import Parts, mean
+from worldmodels.training.ranks import Ranks
 
 LATENT, ACTION, HIDDEN, ROWS, STEPS, DISCOUNT = 3, 2, 8, 6, 4, 0.9
 TERMINATION, REWARD = -1, -2  # rows of the last layer
@@ -102,8 +104,8 @@ def imagined(models: list[Any], **options: Any) -> tuple[dict[str, float], torch
 
 @pytest.mark.parametrize("build", [MDNRNN, GRUDynamics, TransformerDynamics])
 def test_members_that_are_equal_are_one_model(build: Any) -> None:
-    one, gradient = imagined([member(0, build)])
-    several, same = imagined([member(0, build) for _ in range(3)], pessimism=0.7)
+    one, gradient = imagined([member(0, build)], noise=1e-10)
+    several, same = imagined([member(0, build) for _ in range(3)], pessimism=0.7, noise=1e-10)
     assert several == pytest.approx(one, rel=1e-4, abs=1e-6)
     torch.testing.assert_close(same, gradient, rtol=1e-3, atol=1e-6)
 
@@ -135,21 +137,42 @@ def test_without_predicted_rewards_a_step_is_worth_its_steps_of_the_simulator(co
     assert skipping["reward"] == pytest.approx(4 * once["reward"], rel=1e-4)
 
 
-def test_each_member_ends_its_share_of_the_episodes() -> None:
-    """Half of the episodes end in each step, by a member that is drawn in the step or kept."""
+def test_the_member_that_is_drawn_for_an_episode_ends_it() -> None:
+    """One of two members ends episodes; they are drawn in each step or once for an episode."""
     models = [constant(TERMINATION, logit) for logit in (40.0, -40.0)]
     for model in models:
         model.head.weight[REWARD] = 0
         model.head.bias[REWARD] = 1
     kept, drawn = imagined(models)[0], imagined(models, each_step=True)[0]
-    assert kept["termination"] == drawn["termination"] == 0.5
+    ends, in_steps = kept["termination"], drawn["termination"]
+    assert 0 < ends < 1
+    assert ends * ROWS == pytest.approx(round(ends * ROWS), abs=1e-5)
+    assert in_steps * ROWS * STEPS == pytest.approx(round(in_steps * ROWS * STEPS), abs=1e-5)
     lengths = np.arange(STEPS, 0, -1)
     survive = (1 - DISCOUNT**lengths) / (1 - DISCOUNT)  # returns of steps 0, 1, ..., without end
-    assert kept["return"] == pytest.approx((1 + survive.mean()) / 2, rel=1e-5)
-    assert 1 < drawn["return"] < kept["return"]
+    assert kept["return"] == pytest.approx(ends + (1 - ends) * survive.mean(), rel=1e-5)
+    assert 1 < drawn["return"] < in_steps + (1 - in_steps) * survive.mean()
     penalised = imagined(models, penalty=3)[0]
-    ended = (1 - 3 + survive.mean()) / 2
-    assert penalised["return"] == pytest.approx(ended, rel=1e-5)
+    assert penalised["return"] == pytest.approx(kept["return"] - 3 * ends, rel=1e-5)
+
+
+@pytest.mark.parametrize("each_step", [True, False])
+def test_the_members_of_the_episodes_do_not_depend_on_the_parts_of_a_batch(each_step: bool) -> None:
+    models, found = [member(seed) for seed in range(3)], []
+    for number in (1, 2, 4):  # of the last, a part has one or two episodes and not every member
+        module, _, task = prepared(models, each_step=each_step)
+        torch.manual_seed(6)
+        with Parts(Ranks(), number, torch.device("cpu"), side_by_side=False) as parts:
+            made, _ = parts.run(task, np.arange(ROWS), None, lambda loss: loss.backward())
+        assert len(made) == number
+        values = mean(made)
+        del values["explained_variance"]  # no mean over episodes
+        found.append((values, [p.grad for p in module.parameters() if p.grad is not None]))
+    (whole, gradients), *others = found
+    for values, own in others:
+        assert values == pytest.approx(whole, rel=1e-4)
+        for one, other in zip(own, gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
 
 
 def test_without_predicted_rewards_a_step_that_goes_on_is_worth_one() -> None:

@@ -4,9 +4,10 @@ Each update simulates short episodes from moments of recorded ones. Their return
 the controller's parameters by way of actions, latents, states and rewards, all of them
 differentiable, and so is the value that a critic gives to the last state (Dreamer, Hafner et al.
 2020, "Dream to Control"). The critic learns the same returns, so that its values are those of the
-present controller. In an ensemble every member takes every step; a member predicts the next latent
-and the termination of an equal share of the episodes. Shapes are in the letters of docs/shapes.md:
-B episodes, T steps, F features, M members.
+present controller. In an ensemble every member takes every step; the next latent and the
+termination of an episode are predicted by a member that is drawn for it, each with equal
+probability. Shapes are in the letters of docs/shapes.md: B episodes, T steps, F features, M
+members.
 """
 
 from __future__ import annotations
@@ -63,8 +64,7 @@ class ImaginationOptions:
         action_noise: standard deviation of the noise on the controller's outputs.
         temperature: of the distribution of the next latent.
         termination_penalty: subtracted from the reward of a step that terminates the episode.
-        each_step: the members' shares of the episodes are drawn in each step, else the episodes
-            keep their member.
+        each_step: the member of an episode is drawn in each step, else once.
         pessimism: standard deviations (of the population of members) of the predicted rewards that
             are subtracted from their mean.
         frame_skip: steps of the simulator for each step: the reward of a step that does not
@@ -250,6 +250,7 @@ class ImaginationTask:
         actions, state = moments.actions[index], select_rows(moments.state, index)
         features = [self._state_features(latents, actions, state)]
         outputs, rewards, continues = [], [], []
+        members: Tensor | None = None
         for _ in range(options.horizon):
             output = self._policy.outputs(features[-1])
             noise = options.action_noise * torch.randn(rows, action_size, device=device)
@@ -257,7 +258,9 @@ class ImaginationTask:
             state = self._ensemble.advance(latents, actions, state)
             uniform = torch.rand(rows, size, device=device)
             normal = torch.randn(rows, size, device=device)
-            latents, reward, survived = self._predict(state, uniform, normal)
+            if len(self._ensemble) > 1 and (members is None or options.each_step):
+                members = (torch.rand(rows, device=device) * len(self._ensemble)).long()
+            latents, reward, survived = self._predict(state, uniform, normal, members)
             rewards.append(reward)
             continues.append(survived)
             outputs.append(output)
@@ -270,7 +273,7 @@ class ImaginationTask:
         return self._features.features(latents, actions, ensemble.first(state), ensemble.dynamics)
 
     def _predict(
-        self, state: State, uniform: Tensor, normal: Tensor
+        self, state: State, uniform: Tensor, normal: Tensor, members: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """z_{t+1} (B, Z), the reward (B,) and the probability (B,) that the episode does not
         terminate.
@@ -279,16 +282,17 @@ class ImaginationTask:
             state: of the members after z_t and a_t.
             uniform: in [0, 1), (B, Z).
             normal: standard normal, (B, Z).
+            members: number of the member that predicts an episode, (B,) int64; None for one model.
         """
         dynamics, reward = self._ensemble.dynamics, None
-        if len(self._ensemble) == 1:
+        if members is None:
             prediction = dynamics.predict(state)
             latents = prediction.latent.sample(uniform, normal, self._options.temperature)
             logits = prediction.termination
             if dynamics.predicts_reward:
                 reward = prediction.reward
         else:
-            latents, logits = self._sample(state, uniform, normal)
+            latents, logits = self._sample(state, uniform, normal, members)
             if dynamics.predicts_reward:
                 reward = self._reward(state)
         survived = torch.sigmoid(-unweighted(dynamics, logits))
@@ -296,16 +300,16 @@ class ImaginationTask:
             reward = self._options.frame_skip * survived
         return latents, reward, survived
 
-    def _sample(self, state: State, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-        """z_{t+1} and the logit of the termination, each from the member whose share has it; see
-        `_predict`."""
-        rows, device = len(normal), normal.device
-        drawn = self._options.each_step
-        order = torch.randperm(rows, device=device) if drawn else torch.arange(rows, device=device)
-        shares, found = order.tensor_split(len(self._ensemble)), []
-        for (model, own), share in zip(self._ensemble.each(state), shares, strict=True):
-            prediction = model.predict(select_rows(own, share))
-            noise = uniform[share], normal[share]
+    def _sample(
+        self, state: State, uniform: Tensor, normal: Tensor, members: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """z_{t+1} and the logit of the termination, each from its own member; see `_predict`."""
+        order = members.argsort(stable=True)  # the episodes of each member together
+        rows = order.split(members.bincount(minlength=len(self._ensemble)).tolist())
+        found = []
+        for (model, own), chosen in zip(self._ensemble.each(state), rows, strict=True):
+            prediction = model.predict(select_rows(own, chosen))
+            noise = uniform[chosen], normal[chosen]
             latents = prediction.latent.sample(*noise, self._options.temperature)
             found.append((latents, prediction.termination))
         latents, logits = (torch.cat(part)[order.argsort()] for part in zip(*found, strict=True))
