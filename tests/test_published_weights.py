@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from command import composed, error_line, run
@@ -12,12 +14,15 @@ from safetensors.torch import save_file
 
 from worldmodels.agents import pretrained
 from worldmodels.agents.hub import find_agent
+from worldmodels.agents.model_files import save_dynamics
 from worldmodels.config import limits
 from worldmodels.config.schema import flat
+from worldmodels.data.latents import FirstLatents
 from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.models.transformer import TransformerDynamics
 from worldmodels.runs.artifacts import Run
 from worldmodels.stages.context import Context
-from worldmodels.stages.inputs import Inputs
+from worldmodels.stages.inputs import Inputs, Previous
 
 NAME = "someone/network"
 
@@ -130,3 +135,20 @@ def test_a_finished_encoder_needs_its_published_weights_no_more(tmp_path: Path) 
     ):
         with pytest.raises(ConfigError, match="there is no such file or folder"):
             unfinished.pretrained_fingerprint()
+
+
+def test_weights_for_another_number_of_attention_heads_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tensors have the same shapes."""
+    build = partial(TransformerDynamics, 4, 2, hidden_size=8, mixtures=2)
+    path = tmp_path / "rnn.safetensors"
+    trained = build(heads=2, context=6)
+    save_dynamics(path, trained, FirstLatents(*np.zeros((2, 3, 4), np.float32)))
+    monkeypatch.setattr(Inputs, "previous", lambda inputs, stage: Previous(path, ""))
+    inputs = Inputs(composed("preset=smoke"), Run(tmp_path / "run"))
+    started = build(heads=2, context=8)  # what is not of the network may differ
+    inputs.warm_start("rnn", started)
+    torch.testing.assert_close(started.state_dict(), trained.state_dict())
+    with pytest.raises(ConfigError, match=r"^rnn: its sizes differ from those of .*rnn.safeten"):
+        inputs.warm_start("rnn", build(heads=1, context=6))

@@ -291,9 +291,12 @@ class Inputs:
         try:
             found = [load_encoder(before.path)] if stage == "vae" else load_members(before.path)
             for trained in found[member : member + 1]:
-                # Clips of 3 and of 4 frames have tensors of equal shapes.
+                # Clips of 3 and of 4 frames, and 2 and 4 attention heads, have tensors of equal
+                # shapes.
                 if getattr(trained, "clip_length", 1) != getattr(module, "clip_length", 1):
                     raise RuntimeError("clips of another length")
+                if trained.sizes.get("heads") != module.sizes.get("heads"):
+                    raise RuntimeError("another number of attention heads")
                 module.load_state_dict(trained.state_dict())
         except RuntimeError as error:
             raise ConfigError(
