@@ -1,10 +1,12 @@
 """Dreams, noise and the rollout loop."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import VectorEnv
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 from worldmodels.data.latents import FirstLatents
+from worldmodels.errors import WorldModelsError
 from worldmodels.evolution.fitness import EpisodeSpec, eval_batches, wanted_episodes
 from worldmodels.evolution.search import Search
 from worldmodels.models.controller import ControllerSpec
@@ -288,6 +291,30 @@ def test_a_single_dream_passes_gymnasiums_own_checker(decoded: bool) -> None:
     low, high = np.array([-1.0, 0, 0]), np.array([1.0, 1, 1])
     num_envs = DreamVectorEnv(dream(), 1, low, high, 20, ConvVAE(6), decoded)
     check_env(DreamEnv(num_envs), skip_render_check=True)
+
+
+def test_a_misused_dream_is_refused_as_the_simulator_refuses_it() -> None:
+    low, high = np.array([-1.0, 0, 0]), np.array([1.0, 1, 1])
+    env = DreamVectorEnv(dream(), 2, low, high, 20, ConvVAE(6))
+    alone = DreamEnv(DreamVectorEnv(dream(), 1, low, high, 20))
+    actions = np.zeros((2, 3), np.float32)
+    for early in (
+        lambda: env.step(actions),
+        lambda: alone.step(actions[0]),
+        env.frames,
+        lambda: env.reset(options={"reset_mask": np.array([False, True])}),
+    ):
+        with pytest.raises(ResetNeeded, match=r"^environment 0: was never reset; call reset"):
+            early()
+    seeds: tuple[Any, ...] = (3, np.int64(3), [3, 4], np.array([3, 4]))
+    given = [env.reset(seed=seed)[0] for seed in seeds]
+    for observation in given:
+        np.testing.assert_array_equal(observation, given[0])
+    np.testing.assert_array_equal(alone.reset(seed=seeds[1])[0], given[0][0])
+    with pytest.raises(WorldModelsError, match=r"^actions have shape \(2, 2\), not "):
+        env.step(actions[:, :2])
+    with pytest.raises(WorldModelsError, match=r"^environment 1: action .* is not finite"):
+        env.step(np.array([[0, 0, 0], [0, np.nan, 0]], np.float32))
 
 
 @pytest.mark.parametrize("overlap", [False, True])

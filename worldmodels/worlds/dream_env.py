@@ -7,9 +7,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from worldmodels.envs.vector import check_actions
 from worldmodels.models.encoder import Encoder, to_frames
 from worldmodels.worlds.dream import DreamWorld
 
@@ -61,6 +63,7 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             space = gymnasium.spaces.Box(0, 255, (side, side, 3), np.uint8)
         self.single_observation_space = space
         self.observation_space = batch_space(space, num_envs)
+        self._started = False
         self._lengths = np.zeros(num_envs, np.int64)
         self._ended = np.zeros(num_envs, bool)
 
@@ -81,20 +84,25 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             observations and an empty dictionary.
 
         Raises:
+            ResetNeeded: a ``reset_mask`` that leaves environments out before the first reset.
             ValueError: as many seeds as there are environments are needed.
         """
-        if isinstance(seed, int):
-            super().reset(seed=seed)
-            seeds = [seed + index for index in range(self.num_envs)]
+        mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
+        if not mask.all():
+            self._check_started(int(np.flatnonzero(~mask)[0]))
+        if isinstance(seed, int | np.integer):
+            super().reset(seed=int(seed))
+            seeds = [int(seed) + index for index in range(self.num_envs)]
         else:
             given = [None] * self.num_envs if seed is None else list(seed)
             if len(given) != self.num_envs:
                 raise ValueError(f"{len(given)} seeds for {self.num_envs} environments")
             fresh = self._fresh_seeds(self.num_envs)
-            seeds = [new if old is None else old for old, new in zip(given, fresh, strict=True)]
-        mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
+            pairs = zip(given, fresh, strict=True)
+            seeds = [new if old is None else int(old) for old, new in pairs]
         if mask.all():
             self._world.reset(seeds)
+            self._started = True
         else:
             self._world.restart(mask, [seeds[index] for index in np.flatnonzero(mask)])
         self._lengths[mask] = 0
@@ -112,9 +120,14 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         Returns:
             observations, rewards (N,) float64 (0 where reset), terminated and truncated (N,) bool,
             and an empty dictionary.
+
+        Raises:
+            ResetNeeded: before the first reset.
+            WorldModelsError: actions of another shape, or not finite.
         """
-        restarting = self._ended
-        tensor = torch.from_numpy(np.asarray(actions, np.float32)).to(self._world.device)
+        self._check_started(0)
+        restarting, checked = self._ended, check_actions(actions, self.action_space)
+        tensor = torch.from_numpy(checked).to(self._world.device)
         step = self._world.step(tensor)
         if restarting.any():
             self._world.restart(restarting, self._fresh_seeds(int(restarting.sum())))
@@ -123,6 +136,11 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         truncated = (self._lengths >= self._max_steps) & ~terminated
         self._ended = terminated | truncated
         return self._observe(), np.where(restarting, 0.0, step.reward), terminated, truncated, {}
+
+    def _check_started(self, env: int) -> None:
+        """Raise `ResetNeeded`, which names environment `env`, before the first reset."""
+        if not self._started:
+            raise ResetNeeded(f"environment {env}: was never reset; call reset() first")
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the world."""
@@ -136,8 +154,10 @@ class DreamVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """The decoded frames of the current latents: (N, H, W, 3) uint8.
 
         Raises:
+            ResetNeeded: before the first reset.
             ValueError: there is no `encoder`.
         """
+        self._check_started(0)
         return to_frames(self._decoder().decode(self._world.latents)).cpu().numpy()
 
     def _decoder(self) -> Encoder:
@@ -175,13 +195,14 @@ class DreamEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode; returns the observation and an empty dictionary."""
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else int(seed))
         observation, info = self._envs.reset(seed=seed)
         return observation[0], info
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Take one step with an action (A,) float32; returns the five values of Gymnasium."""
-        observation, reward, terminated, truncated, info = self._envs.step(action[None])
+        """Take one step with an action (A,) float32; returns the five values of Gymnasium, and
+        raises as `DreamVectorEnv.step`."""
+        observation, reward, terminated, truncated, info = self._envs.step(np.asarray(action)[None])
         return observation[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def render(self) -> np.ndarray:
