@@ -11,6 +11,8 @@ import pytest
 from command import composed, environment, error_line, started_anew
 
 from worldmodels import extras, trackers
+from worldmodels.agents.model_files import load_encoder, save_encoder
+from worldmodels.agents.registry import build_encoder
 from worldmodels.config.execution import LoggerConfig
 from worldmodels.errors import ConfigError
 from worldmodels.runs.tracking import MetricsLog, read_metrics
@@ -145,6 +147,40 @@ extras.check(schema.Config())
 assert not {"wandb", "tensorboard"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", program], check=True, env=environment())
+
+
+ENCODER = """
+from worldmodels.models.vae import ConvVAE
+
+class Tiny(ConvVAE):
+    pass
+
+class Unnamed(ConvVAE):
+    pass
+
+def factory(**sizes):
+    return Unnamed(**sizes)
+
+factory.Options = ConvVAE.Options
+"""
+
+
+def test_an_entry_point_may_name_a_class_by_a_module_that_imports_it(
+    install: Install, tmp_path: Path
+) -> None:
+    names = ("other = extra_foreign:Tiny", "tiny = extra_tiny:Tiny", "made = extra_tiny:factory")
+    files = {
+        "extra_foreign.py": "raise SystemExit('imported')",
+        "extra_tiny/__init__.py": "from extra_tiny.inner import Tiny, factory",
+        "extra_tiny/inner.py": ENCODER,
+    }
+    install("encoders", *names, files=files)
+    encoder = build_encoder(composed("preset=smoke", "vae.encoder=tiny").vae, 64)
+    save_encoder(tmp_path / "vae.safetensors", encoder)
+    assert type(load_encoder(tmp_path / "vae.safetensors")) is type(encoder)
+    # Of a class that no entry point names, no file could be read: it is not trained.
+    with pytest.raises(ConfigError, match=r"^vae\.encoder=made: Unnamed: is not registered; give"):
+        build_encoder(composed("preset=smoke", "vae.encoder=made").vae, 64)
 
 
 GROUPS = {

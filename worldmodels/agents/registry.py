@@ -11,9 +11,10 @@ names is imported, and nothing else.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from worldmodels import extensions, extras
@@ -85,9 +86,22 @@ def name_of(module: Encoder | DynamicsModel) -> str:
                 return name
     for group in (_ENCODERS, _DYNAMICS):
         for entry in entry_points(group=group):
-            if entry.value == f"{kind.__module__}:{kind.__qualname__}":
+            if _names(entry, kind):
                 return entry.name
     raise ConfigError(f"{kind.__qualname__}: is not registered; give it an entry point")
+
+
+def _names(entry: EntryPoint, kind: type) -> bool:
+    """Whether an entry point names a class, perhaps by a module that has it from another one.
+    Nothing is imported: the module that a class was found by has been imported before."""
+    if entry.value == f"{kind.__module__}:{kind.__qualname__}":
+        return True
+    if entry.module not in sys.modules:
+        return False
+    try:
+        return entry.load() is kind
+    except Exception:  # whatever another entry point of such a module raises
+        return False
 
 
 def build_encoder(config: VAEConfig, frame_size: int, like: Encoder | None = None) -> Encoder:
@@ -99,14 +113,18 @@ def build_encoder(config: VAEConfig, frame_size: int, like: Encoder | None = Non
         like: of the same class, whose other sizes are taken over.
 
     Raises:
-        ConfigError: the class or an option is unknown, or it does not take such frames.
+        ConfigError: the class or an option is unknown, or it does not take such frames; or an
+            encoder of no registered class was built, whose file could not be read.
     """
     with _of_key(f"vae.encoder={config.encoder}"):
         kind = find_encoder(config.encoder)
     sizes = {} if like is None or type(like) is not kind else dict(like.sizes)
     sizes |= {"latent_size": config.latent_size, "frame_size": frame_size}
     with _named("vae", f"encoder={config.encoder}"):
-        return kind(**(sizes | extensions.options(kind, vars(config), config.options)))
+        built = kind(**(sizes | extensions.options(kind, vars(config), config.options)))
+    with _of_key(f"vae.encoder={config.encoder}"):
+        name_of(built)
+    return built
 
 
 def build_dynamics(
@@ -121,14 +139,19 @@ def build_dynamics(
         other: options that come before those of the configuration.
 
     Raises:
-        ConfigError: the class or an option is unknown, or the class does not take a value.
+        ConfigError: the class or an option is unknown, or the class does not take a value; or a
+            model of no registered class was built, whose file could not be read.
     """
     with _of_key(f"rnn.model={config.model}"):
         kind = find_dynamics(config.model)
     sizes: dict[str, Any] = {"latent_size": latent_size, "action_size": action_size}
     sizes["sampled"] = config.latent is LatentChoice.sampled
     with _named("rnn", f"model={config.model}"):
-        return kind(**(sizes | extensions.options(kind, vars(config), {**config.options, **other})))
+        options = extensions.options(kind, vars(config), {**config.options, **other})
+        built = kind(**(sizes | options))
+    with _of_key(f"rnn.model={config.model}"):
+        name_of(built)
+    return built
 
 
 @contextmanager
