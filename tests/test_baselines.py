@@ -23,6 +23,7 @@ from worldmodels.envs.action_spec import BoxActions, DiscreteActions
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.tracking import read_metrics
+from worldmodels.stages import baseline
 from worldmodels.stages.context import Context
 from worldmodels.stages.players import player_of
 
@@ -262,3 +263,25 @@ def test_a_policy_file_of_another_network_is_refused(tmp_path: Path) -> None:
     load_policy(tmp_path / "p", PolicySpec("ppo", actions, None, 4))
     with pytest.raises(ArtifactError, match="is not of this network"):
         load_policy(tmp_path / "p", PolicySpec("ppo", actions, None, 5))
+
+
+def test_a_baseline_leaves_the_number_of_threads_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the process trains next rounds by it."""
+    pytest.importorskip("stable_baselines3")
+    seen: list[int] = []
+
+    def stopped(*_: Any) -> None:
+        seen.append(torch.get_num_threads())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("worldmodels.baselines.train.train", stopped)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            baseline.run(Context(composed("preset=smoke", ALONE), Run(tmp_path / "it")))
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)

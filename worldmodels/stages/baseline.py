@@ -6,7 +6,8 @@ learned model on the controller's features. The stage ``evaluate`` scores it as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,9 +138,7 @@ def _train(context: Context, folder: StageFolder) -> None:
     def evaluate(policy: BaselinePolicy) -> Outcome:
         return _evaluate(context, world, policy)
 
-    cpu.tune(_THREADS)
-    torch.set_num_threads(_THREADS)  # whatever the machine has
-    with context.tracker(folder) as tracker:
+    with _own_threads(), context.tracker(folder) as tracker:
         options = _options(context, folder.record["made_by"])
         result = train(spec, make_envs, evaluate, folder.path, options, tracker)
     folder.finish(
@@ -158,6 +157,19 @@ def _train(context: Context, folder: StageFolder) -> None:
         f" {context.config.controller.world.name} world, mean {result.score:.1f} on selection seeds"
         f" ({result.throughput:,.0f} steps/s)"
     )
+
+
+@contextmanager
+def _own_threads() -> Iterator[None]:
+    """So many threads as a baseline has, whatever the machine has; afterwards as many as before,
+    for the rounding of what this process trains next depends on their number."""
+    before = torch.get_num_threads()
+    cpu.tune(_THREADS)
+    torch.set_num_threads(_THREADS)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _options(context: Context, made_by: str) -> TrainOptions:
