@@ -132,6 +132,15 @@ def test_estimates_follow_from_amounts_and_rates() -> None:
     several = replace(config, rnn=replace(config.rnn, members=3))
     plan = Estimate(several, rates(), [Data(episodes=2, steps=80)]).rnn()
     assert plan.seconds == pytest.approx(10 + frames / 1000 + (3 + 1) * 2 * training)
+    # An update of whole episodes (0) is one of as many steps as these have on average.
+    whole, mean = (
+        replace(config, rnn=replace(config.rnn, sequence_length=steps, epochs=1000))
+        for steps in (0, 40)
+    )
+    disks = [
+        Estimate(one, rates(), [Data(episodes=2, steps=80)]).rnn().disk for one in (whole, mean)
+    ]
+    assert disks[0] == disks[1] > plans["rnn"].disk
     # Two jobs of the agent and two of random actions, of 4 episodes each; four videos', alone.
     job = 4 * 0.5 + 40 * 0.01 + 160 * 0.001
     assert plans["evaluate"].seconds == pytest.approx(10 + 2 * job + 4 * (job / 2 + 40 * 0.1))

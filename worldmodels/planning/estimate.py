@@ -260,7 +260,8 @@ class Estimate:
         seconds = _fit_seconds(training, held_out, config.epochs, rate) * models
         if baseline:
             assumes = ["the single-Gaussian baseline trains as fast as the model"]
-        updates = training / (config.batch_size * (config.sequence_length or training))
+        length = config.sequence_length or self.data.steps / self.data.episodes  # 0: an episode
+        updates = training / (config.batch_size * length)
         disk = base.disk + self.data.frames * self.rates.latent_bytes
         disk += models * self._log_bytes(updates * config.epochs)
         return StagePlan(
