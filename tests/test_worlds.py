@@ -16,16 +16,17 @@ from torch import Tensor
 
 from worldmodels.data.latents import FirstLatents
 from worldmodels.errors import WorldModelsError
-from worldmodels.evolution.fitness import EpisodeSpec, eval_batches, wanted_episodes
+from worldmodels.evolution.fitness import EpisodeSpec, Evaluation, eval_batches, wanted_episodes
 from worldmodels.evolution.search import Search
 from worldmodels.models.controller import ControllerSpec
 from worldmodels.models.features import FeatureSpec
 from worldmodels.models.mdnrnn import MDNRNN
 from worldmodels.models.vae import ConvVAE
+from worldmodels.workers.queue import Batch
 from worldmodels.worlds.dream import DreamWorld
 from worldmodels.worlds.dream_env import DreamEnv, DreamVectorEnv
 from worldmodels.worlds.noise import EpisodeNoise
-from worldmodels.worlds.rollout import PopulationPolicy, rollout
+from worldmodels.worlds.rollout import Outcome, PopulationPolicy, rollout
 from worldmodels.worlds.world import Step
 
 CPU = torch.device("cpu")
@@ -235,6 +236,20 @@ def test_batches_hold_every_episode_once_and_are_about_equal(
     assert max(widths) <= num_envs
     if episodes <= num_envs:
         assert max(widths) - min(widths) <= episodes
+
+
+def test_results_of_jobs_keep_their_names_where_one_is_missing() -> None:
+    class Pool:
+        def results(self, batch: Batch) -> list[Outcome]:
+            parts = np.arange(2.0), np.ones(2, int), np.zeros(2, bool)
+            return [Outcome(*parts, partial=np.full(2, 7.0))] * 3
+
+    pool: Any = Pool()
+    found = Evaluation(Batch(3), (2, 3)).outcome(pool)
+    assert found.disagreement is None
+    assert found.partial is not None
+    assert (found.partial == np.full((2, 3), 7.0)).all()
+    assert found.returns.tolist() == [[0, 1, 0], [1, 0, 1]]
 
 
 def test_as_many_episodes_as_it_takes_to_tell_candidates_apart() -> None:

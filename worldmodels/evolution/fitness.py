@@ -154,7 +154,8 @@ class Evaluation:
     def outcome(self, pool: Pool[World]) -> Outcome:
         """Wait for the last of them; see `fitness`."""
         found = Outcome.concatenate(pool.results(self.batch))
-        return Outcome(*(part.reshape(self.shape) for part in found if part is not None))
+        parts = found._asdict().items()
+        return Outcome(**{n: part.reshape(self.shape) for n, part in parts if part is not None})
 
 
 def begin(
