@@ -20,6 +20,9 @@ from worldmodels.agents.model_files import load_first_latents
 from worldmodels.config import limits
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.files.atomic import read_json
+from worldmodels.reporting.card import Evaluated, Trained, card
+from worldmodels.reporting.records import read_record, read_scores
+from worldmodels.runs.integrity import IMPORTED
 
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 NAME = "someone/racer"
@@ -57,9 +60,25 @@ def test_the_card_of_an_agent_without_scores_says_so(tmp_path: Path) -> None:
     done = run(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert "run stage=evaluate run=r first" in done.stdout
-    card = (tmp_path / "r" / "export" / "huggingface" / "README.md").read_text()
-    assert "Not measured." in card
-    assert "model-index" not in card
+    text = (tmp_path / "r" / "export" / "huggingface" / "README.md").read_text()
+    assert "Not measured." in text
+    assert "model-index" not in text
+
+
+def test_the_card_of_imported_episodes_does_not_say_that_their_seeds_are_others(
+    smoke: Path,
+) -> None:
+    run = smoke / "smoke"
+    agent = read_agent(run / "controller" / "agent")
+    scores = list(read_scores(run / "evaluate" / "scores.json").values())
+    evaluated = Evaluated(scores, read_record(run / "evaluate" / "manifest.json"))
+    manifest = read_record(run / "rollouts" / "manifest.json")
+    claim = "the seeds of training and of selection are others"
+    assert claim in card("it", agent, [Trained("rollouts", 1, manifest)], evaluated, 1.0)
+    manifest.fields["config"]["rollouts.policy"] = IMPORTED
+    text = card("it", agent, [Trained("rollouts", 1, manifest)], evaluated, 1.0)
+    assert claim not in text
+    assert "those of the imported episodes that it was\ntrained on may be among them" in text
 
 
 # From the Hub

@@ -64,6 +64,16 @@ def _content(seed: int, **other: Any) -> dict[str, Any]:
     return found | other
 
 
+@pytest.mark.parametrize(("seed", "warned"), [(7, True), (2**28, False)])
+def test_seeds_in_the_range_of_evaluations_are_a_warning(
+    minari: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int, warned: bool
+) -> None:
+    folder = _saved(minari, PICTURES, ACTIONS, _content(0) | {"seed": seed})
+    (episode,) = imported(tmp_path / "data", folder, "minari")
+    assert episode.seed == seed
+    assert (f"choose an evaluate.first_seed above {seed}" in capsys.readouterr().out) == warned
+
+
 def test_discrete_actions_of_minari_become_vectors(minari: Any, tmp_path: Path) -> None:
     chosen = np.arange(STEPS) % 3 + 1
     folder = _saved(minari, PICTURES, Discrete(3, start=1), _content(0, actions=chosen))

@@ -78,6 +78,29 @@ def test_a_run_of_imported_episodes_alone_says_so(tmp_path: Path) -> None:
     assert "not finished" in found["A clear definition of the measure used to report results."]
 
 
+def test_scores_are_said_to_be_of_new_seeds_only_where_the_episodes_were_simulated(
+    smoke: Path, tmp_path: Path
+) -> None:
+    imported(tmp_path / "data", archives(tmp_path / "source"), "numpy")
+    run = smoke / "smoke"
+    made = {"evaluate": run / "evaluate", "rollouts": run / "rollouts"}
+    claim, warning = (
+        "no score is of a seed that was used before",
+        "Imported episodes keep the seeds",
+    )
+    page = render_checklist("it", made)
+    assert claim in page
+    assert warning not in page
+    other = tmp_path / "data" / "other" / "rollouts"
+    for found in ({"rollouts": other}, {"bootstrap/rollouts": other}):
+        page = render_checklist("it", made | found)
+        assert claim not in page
+        assert warning in page
+    page = render_checklist("it", {"evaluate": run / "evaluate"})
+    assert claim not in page
+    assert warning not in page
+
+
 def test_a_damaged_manifest_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"config": {}, "wall_s": "long"}')
     with pytest.raises(ArtifactError, match=r"manifest\.json: .* is"):

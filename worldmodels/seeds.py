@@ -7,6 +7,8 @@ range of the 31-bit seeds that simulators take, so this holds by construction:
     rollouts    [2**28, 2**29)
     selection   [2**29, 2**30)
     training    [2**30, 2**31)
+
+Imported episodes (stage ``import``) keep the seeds that they were recorded with, in any range.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from worldmodels.errors import DISTRIBUTION, install
 from worldmodels.files.untrusted import printable
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
-from worldmodels.reporting.records import Record, configuration
+from worldmodels.reporting.records import Record, configuration, is_imported
 from worldmodels.reporting.scores import PAPER_SCORES, SCORE_HEADER, Score, score_rows
 
 _TEXT = 200
@@ -53,9 +53,12 @@ Weights are safetensors, without a pickle; `agent.json` has the SHA-256 of each 
 _UNSCORED = "Not measured.\n"
 _MEASURED = """{table}
 Measured by `stage=evaluate` in {environment} ({engine}), {steps:,} steps at most, one episode for
-each seed; the seeds of training and of selection are others. The interval is a bootstrap interval
+each seed; {others}. The interval is a bootstrap interval
 of the mean. {maker}
 """
+_OTHERS = "the seeds of training and of selection are others"
+_OTHERS_IMPORTED = """the seeds of selection are others, those of the imported episodes that it was
+trained on may be among them"""
 _TRAINING = """
 ## Training
 
@@ -121,7 +124,7 @@ def card(
         controller=agent.parameters.size,
         distribution=DISTRIBUTION,
         temperature=temperature,
-        scores=_UNSCORED if evaluated is None else _measured(environment, evaluated),
+        scores=_UNSCORED if evaluated is None else _measured(environment, evaluated, trained),
         install=install("hub"),
         override=environment_of(environment),
         training=_training(trained),
@@ -145,7 +148,8 @@ def _metadata(name: str, environment: str, evaluated: Evaluated | None) -> Itera
         yield f"model-index: {json.dumps(index)}"
 
 
-def _measured(environment: str, evaluated: Evaluated) -> str:
+def _measured(environment: str, evaluated: Evaluated, trained: Sequence[Trained]) -> str:
+    imported = any(one.stage == "rollouts" and is_imported(one.manifest) for one in trained)
     rows = score_rows(evaluated.scores, PAPER_SCORES.get(environment, []))
     config = configuration(evaluated.manifest)
     return _MEASURED.format(
@@ -153,6 +157,7 @@ def _measured(environment: str, evaluated: Evaluated) -> str:
         environment=printable(config.text("env.id"), _TEXT),
         engine=printable(config.text("env.engine"), _TEXT),
         steps=config.count("env.max_steps"),
+        others=_OTHERS_IMPORTED if imported else _OTHERS,
         maker=_maker(evaluated.manifest),
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 from worldmodels.errors import ArtifactError
 from worldmodels.files.untrusted import MEGABYTE, printable, read_json
 from worldmodels.reporting.scores import Score
+from worldmodels.runs.integrity import IMPORTED
 
 MANIFEST_BYTES = 4 * MEGABYTE
 SCORES_BYTES = 64 * MEGABYTE
@@ -144,6 +145,15 @@ def frame_skip(manifest: Record) -> int:
         manifest: of the stage; 1 where it has none, as in the learned model or of older versions.
     """
     return round(manifest.group("config").optional("env.frame_skip") or 1)
+
+
+def is_imported(manifest: Record) -> bool:
+    """Whether episodes were imported; they keep the seeds that they were recorded with.
+
+    Args:
+        manifest: of the stage ``rollouts``.
+    """
+    return manifest.group("config").fields.get("rollouts.policy") == IMPORTED
 
 
 def read_scores(path: Path) -> dict[str, Score]:

@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 from worldmodels.reporting.html import fill
 from worldmodels.reporting.page import absence
-from worldmodels.reporting.records import Record, configuration, read_record, read_scores
+from worldmodels.reporting.records import (
+    Record,
+    configuration,
+    is_imported,
+    read_record,
+    read_scores,
+)
 from worldmodels.runs.integrity import SHARDS
 from worldmodels.seeds import EVALUATION_END
 
@@ -144,11 +150,22 @@ def _splits(manifests: Manifests) -> Item:
         first, count = config.count("evaluate.first_seed"), config.count("evaluate.episodes")
         parts.append(
             f"The scores are those of seeds {first} to {first + count - 1}. Seeds of evaluations"
-            f" are below {EVALUATION_END:,}; those of collection, training and selection are drawn"
-            " from other ranges, so that no score is of a seed that was used before"
+            f" are below {EVALUATION_END:,}; those that this program draws for collection, training"
+            f" and selection are from other ranges{_seen_before(manifests)}"
         )
     question = "The details of the splits into training, validation and test."
     return Item(question, f"{'. '.join(parts)}." if parts else absence("vae", manifests))
+
+
+def _seen_before(manifests: Manifests) -> str:
+    """What follows from the ranges of the seeds, where the episodes of training are known."""
+    rollouts = [m for stage, m in manifests.items() if stage.split("/")[-1] == "rollouts"]
+    if any(is_imported(manifest) for manifest in rollouts):
+        return (
+            ". Imported episodes keep the seeds that they were recorded with, which may be among"
+            " those of the scores"
+        )
+    return ", so that no score is of a seed that was used before" if rollouts else ""
 
 
 def _preprocessing(manifests: Manifests) -> Item:

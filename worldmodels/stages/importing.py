@@ -180,3 +180,10 @@ def _finish(folder: StageFolder, names: list[str]) -> None:
         f"import: {episodes.num_episodes} episodes, {episodes.num_frames:,} frames{rewards}"
         f" ({folder.path})"
     )
+    given = [int(seed) for shard in episodes.shards for seed in shard.seeds]
+    if seen := [seed for seed in given if seed < seeds.EVALUATION_END]:
+        say(
+            f"import: warning: {len(seen)} episodes were recorded with seeds {min(seen)} to"
+            f" {max(seen)}, which are in the range of evaluations; choose an evaluate.first_seed"
+            f" above {max(seen)}, or scores may be of episodes that were trained on"
+        )
