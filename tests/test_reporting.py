@@ -1,6 +1,7 @@
 """Scores, pictures, videos, charts and open-loop predictions."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
+from scipy import stats
 
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Episode, write_shard
@@ -89,6 +91,17 @@ def test_any_returns_have_a_score_that_survives_json(
     path = tmp_path_factory.getbasetemp() / "scores.json"
     path.write_text(json.dumps({"agent": score.record()}))
     assert read_scores(path) == {"agent": score}
+
+
+def test_the_interval_of_many_episodes_is_computed_in_bounded_memory() -> None:
+    returns = np.random.default_rng(0).normal(700, 200, 2000)
+    whole = stats.bootstrap((returns,), np.mean, rng=np.random.default_rng(0)).confidence_interval
+    tracemalloc.start()
+    interval = summarise("agent", returns, range(len(returns))).interval
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert interval == tuple(whole)
+    assert peak < 160e6, "all resamples together are 320 MB"
 
 
 def test_few_or_equal_returns_have_no_interval() -> None:

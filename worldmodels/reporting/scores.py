@@ -14,6 +14,8 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 9999
+_TOGETHER = 2**22
+"""Returns of resamples that are in memory at once: 34 MB for each array of them."""
 MIN_EPISODES = 3
 """Fewest episodes for which a bootstrap interval is computed."""
 
@@ -137,6 +139,7 @@ def _interval(returns: np.ndarray) -> tuple[float, float]:
                 np.mean,
                 confidence_level=CONFIDENCE,
                 n_resamples=RESAMPLES,
+                batch=max(1, _TOGETHER // len(returns)),
                 method=method,
                 rng=np.random.default_rng(0),
             ).confidence_interval
