@@ -1,5 +1,6 @@
 """Data sets of Minari: episodes to it and back, and one line for what does not fit."""
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from foreign import STEPS, archives, arrays, imported, stage
 from gymnasium.spaces import Box, Discrete
+from PIL import Image
 
 from worldmodels.errors import DataError
 
@@ -177,6 +179,50 @@ def test_a_damaged_data_set_is_one_line(name: str, minari: Any, tmp_path: Path) 
     with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
         edit(file)
     with pytest.raises(DataError, match=problem) as caught:
+        imported(tmp_path / "data", folder, "minari")
+    assert "\n" not in str(caught.value)
+
+
+def _jpeg(side: int) -> np.ndarray:
+    """A file of a black square, as Minari stores it."""
+    content = io.BytesIO()
+    Image.new("RGB", (side, side)).save(content, "JPEG")
+    return np.frombuffer(content.getvalue(), np.uint8)
+
+
+def _claimed(content: np.ndarray, side: int) -> np.ndarray:
+    """The same file with another number of rows and columns in its header."""
+    place = content.tobytes().index(b"\xff\xc0") + 5
+    size = np.frombuffer(side.to_bytes(2, "big") * 2, np.uint8)
+    return np.concatenate([content[:place], size, content[place + 4 :]])
+
+
+@pytest.mark.parametrize(
+    ("picture", "problem"),
+    [
+        (_jpeg(600), "its pictures have more than 2,097,152 bytes"),
+        (_claimed(_jpeg(32), 9000), "a picture of 9000x9000 pixels"),
+        (_claimed(_jpeg(32), 60_000), "exceeds limit"),
+    ],
+    ids=["many pixels together", "a large picture", "a decompression bomb"],
+)
+def test_encoded_pictures_of_many_pixels_are_one_line(
+    minari: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    picture: np.ndarray,
+    problem: str,
+) -> None:
+    monkeypatch.setattr("worldmodels.data.minari_sets.LARGEST_EPISODE", 2**21)
+    folder = _saved(minari, PICTURES, ACTIONS, _content(0))
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_0/observations"]
+        place = file["episode_0"].create_dataset(
+            "observations", (STEPS + 1,), h5py.vlen_dtype(np.uint8)
+        )
+        for row in range(STEPS + 1):
+            place[row] = picture
+    with pytest.raises(DataError, match=f"episode 0 cannot be read.*{problem}") as caught:
         imported(tmp_path / "data", folder, "minari")
     assert "\n" not in str(caught.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import shutil
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
+from PIL import Image
 
 from worldmodels.data.episodes import EpisodeSet
-from worldmodels.data.foreign import Foreign
+from worldmodels.data.foreign import LARGEST_PICTURE, Foreign
 from worldmodels.data.hdf5 import LARGEST_EPISODE, MOST_EPISODES
 from worldmodels.data.numpy_files import MOST_FILE
 from worldmodels.envs.vector import is_picture
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
 METADATA = "metadata.json"
 CONTENT = "main_data.hdf5"
 """The files of a data set's folder ``data``."""
+_DAMAGE = (
+    *(AssertionError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError),
+    Image.DecompressionBombError,
+)
+"""What reading an episode of a damaged data set may raise."""
 _OTHER_FORMAT = "make it again with data_format='hdf5'"
 
 
@@ -71,6 +78,7 @@ class MinariSource:
                 f"{self._where}: actions are {printable(str(self._actions), 200)}; supported are a"
                 " vector of numbers (Box) and Discrete"
             )
+        self._encoded = _is_encoded(self._storage)
         self._sha256 = sha256(self._data / CONTENT, MOST_FILE)
 
     def __len__(self) -> int:
@@ -85,9 +93,11 @@ class MinariSource:
         """Episode `index`, read into memory."""
         name = f"{self._data}: episode {index}"
         try:
+            if self._encoded:
+                _check_encoded(self._data / CONTENT, index)
             (episode,) = self._storage.get_episodes([index])
             (metadata,) = self._storage.get_episode_metadata([index])
-        except (OSError, LookupError, ValueError, TypeError, AssertionError) as error:
+        except _DAMAGE as error:
             reason = printable(" ".join(str(error).split()), 200)
             raise DataError(f"{name} cannot be read ({reason}); make the data set again") from error
         pictures, actions = (np.asarray(episode[key]) for key in ("observations", "actions"))
@@ -172,6 +182,13 @@ def _opened(data: Path) -> MinariStorage:
         raise DataError(f"{data}: cannot be read ({reason}); make the data set again") from error
 
 
+def _is_encoded(storage: MinariStorage) -> bool:
+    """Whether observations are stored as JPEG files."""
+    from minari.dataset.minari_storage import is_image_space
+
+    return bool(storage.jpeg_encoding) and bool(is_image_space(storage.observation_space))
+
+
 def _is_vector(space: Space[Any]) -> bool:
     return (
         isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.number)
@@ -227,6 +244,21 @@ def _check_content(path: Path) -> None:
     except (OSError, LookupError, ValueError, RuntimeError, RecursionError) as error:
         reason = printable(" ".join(str(error).split()), 200)
         raise DataError(f"{path}: cannot be read ({reason}); make the data set again") from error
+
+
+def _check_encoded(path: Path, index: int) -> None:
+    """Raise `ValueError` if an episode's JPEG files, which may be small, are of too many pixels."""
+    with h5py.File(path, "r", locking=False) as file:
+        pictures, size = file[f"episode_{index}/observations"], 0
+        for row in range(len(pictures)):
+            content = np.asarray(pictures[row]).tobytes()
+            with Image.open(io.BytesIO(content), formats=("JPEG",)) as image:
+                pixels = image.width * image.height
+                size += max(len(content), pixels * len(image.getbands()))
+            if pixels > LARGEST_PICTURE:
+                raise ValueError(f"a picture of {image.width}x{image.height} pixels")
+            if size > LARGEST_EPISODE:
+                raise ValueError(f"its pictures have more than {LARGEST_EPISODE:,} bytes")
 
 
 def _arrays(group: h5py.Group, prefix: str) -> Iterator[tuple[str, h5py.Dataset]]:
