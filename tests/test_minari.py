@@ -151,6 +151,14 @@ def _enormous_together(file: h5py.File) -> None:
         file.create_dataset(f"episode_0/infos/{number}", (2**26,), np.float64, chunks=(1024,))
 
 
+def _two_names_a_level(file: h5py.File) -> None:
+    group = file.create_group("episode_0/infos")
+    for _ in range(30):
+        below = group.create_group("a")
+        group["b"] = below
+        group = below
+
+
 def _without_actions(file: h5py.File) -> None:
     del file["episode_0/actions"]
 
@@ -167,6 +175,7 @@ DAMAGE: dict[str, tuple[Callable[[h5py.File], None], str]] = {
     "stored elsewhere": (_virtual, "the data of /episode_0/rewards are stored elsewhere"),
     "too large": (_enormous, "episode_0 has 8,796,093,0[0-9,]* bytes, at most"),
     "too large together": (_enormous_together, "episode_0 has 1,[0-9,]* bytes, at most 1,073,7"),
+    "groups of two names": (_two_names_a_level, "/episode_0/infos/a.*/b has another name too"),
     "no actions": (_without_actions, "episode 0 cannot be read"),
 }
 

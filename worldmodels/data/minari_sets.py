@@ -231,7 +231,7 @@ def _check_content(path: Path) -> None:
     try:
         with h5py.File(path, "r", locking=False) as file:
             sizes: dict[str, int] = {}
-            for name, data in _arrays(file, ""):
+            for name, data in _arrays(file, "", set()):
                 plan = data.id.get_create_plist()
                 virtual = plan.get_layout() == h5py.h5d.VIRTUAL
                 if virtual or plan.get_external_count():
@@ -261,14 +261,24 @@ def _check_encoded(path: Path, index: int) -> None:
                 raise ValueError(f"its pictures have more than {LARGEST_EPISODE:,} bytes")
 
 
-def _arrays(group: h5py.Group, prefix: str) -> Iterator[tuple[str, h5py.Dataset]]:
-    """The data sets of a group and of the groups in it, by name; raises `ValueError` for links."""
+def _arrays(
+    group: h5py.Group, prefix: str, visited: set[int]
+) -> Iterator[tuple[str, h5py.Dataset]]:
+    """The data sets of a group and of the groups in it, by name.
+
+    Raises `ValueError` for links, and for what has two names, which could be read without end; the
+    addresses of what was `visited` are added.
+    """
     for key in group:
         name = f"{prefix}/{key}"
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
             raise ValueError(f"{name} is a link")
         entry = group[key]
+        address = h5py.h5o.get_info(entry.id).addr
+        if address in visited:
+            raise ValueError(f"{name} has another name too")
+        visited.add(address)
         if isinstance(entry, h5py.Dataset):
             yield name, entry
         elif isinstance(entry, h5py.Group):
-            yield from _arrays(entry, name)
+            yield from _arrays(entry, name, visited)
