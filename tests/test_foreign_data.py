@@ -296,3 +296,53 @@ for path in sorted(Path({str(tmp_path)!r}).glob("shard-*.h5")):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(paths) == 7
+
+
+def _zeros(path: Path, steps: int, size: int = 1) -> None:
+    """One episode with `size` numbers an action, packed to a thousandth."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "frames": (steps + 1, 1, 1, 3),
+        "actions": (steps, size),
+        **dict.fromkeys(("rewards", "terminated", "truncated"), (steps,)),
+    }
+    with h5py.File(path, "r+") as file:
+        for name, (rows, *others) in shapes.items():
+            count = 2**21 // size
+            _declare(file, name, (rows, *others), chunks=(count, *others), **PACKED)
+            file[name][:count] = 0
+            file.flush()
+            mask, packed = file[name].id.read_direct_chunk((0,) * file[name].ndim)
+            for start in range(count, rows, count):
+                place = (start, *(0 for _ in others))
+                file[name].id.write_direct_chunk(place, packed, mask)
+        _lengths(file, [steps])
+        _replace(file, "seeds", np.zeros(1, np.int64))
+
+
+def test_actions_that_are_packed_to_a_thousandth_are_refused(whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "shard-00000.h5"
+    shutil.copy(whole / "shard.h5", path)
+    _zeros(path, 3_000_000, size=100)
+    assert "it has an episode of 1,200,000,400 bytes" in refused(path, reading=False)
+
+
+def test_statistics_of_what_is_packed_to_a_thousandth_need_little_memory(
+    whole: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "shard-00000.h5"
+    shutil.copy(whole / "shard.h5", path)
+    _zeros(path, 20_000_000)
+    assert path.stat().st_size < 2**20
+    script = f"""
+import resource
+from pathlib import Path
+from worldmodels.data.episodes import EpisodeSet
+from worldmodels.data.inspection import describe
+episodes = EpisodeSet.open([Path({str(tmp_path)!r})])
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
+print(dict(describe(episodes))["steps"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "20,000,000"

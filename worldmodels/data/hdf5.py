@@ -185,7 +185,7 @@ def open_checked(
     """Verify a file, and that it consists of `columns` alone, before its data are read.
 
     Each chunk of each data set has to be stored in the file, and to be as large in memory as
-    declared, so that no read allocates more than the file accounts for.
+    declared. Packed, it may be a thousandth of that, so that whole columns are read by blocks.
 
     Args:
         listed: the file, with the SHA-256 of its manifest if there is one.

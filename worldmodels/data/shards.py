@@ -19,6 +19,7 @@ flipped bit is an error and not a wrong frame.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ FORMAT = 1
 FRAMES_A_CHUNK = 16
 STEPS_A_CHUNK = 4096
 CODEC = "blosc zstd-3"
+_BLOCK = LARGEST_CHUNK // 4
+"""Bytes of rows that are looked at together."""
 _COLUMNS = {
     "frames": Column(np.uint8, 4),
     "actions": Column(np.float32, 2),
@@ -229,17 +232,26 @@ class Shard:
 
     def returns(self) -> np.ndarray:
         """The sum of rewards of each episode, (episodes,) float64."""
+        sums = np.zeros(len(self._first_step))  # of all rewards before an episode
+        first, total = 0, 0.0
         with self._open() as file:
-            rewards = finite("rewards", file["rewards"][:])
-        sums = np.concatenate([[0.0], np.cumsum(rewards, dtype=np.float64)])
-        returns: np.ndarray = np.diff(sums[self._first_step])
+            for rewards in _blocks(file["rewards"]):
+                running = np.cumsum(np.concatenate([[total], finite("rewards", rewards)]))
+                last = first + len(rewards)
+                here = (first < self._first_step) & (self._first_step <= last)
+                sums[here] = running[self._first_step[here] - first]
+                first, total = last, running[-1]
+        returns: np.ndarray = np.diff(sums)
         return returns
 
     def count_ends(self) -> tuple[int, int]:
         """How many episodes terminated, and how many were truncated."""
         with self._open() as file:
-            terminated, truncated = (file[name][:] for name in ("terminated", "truncated"))
-        return int(terminated.sum()), int(truncated.sum())
+            terminated, truncated = (
+                sum(int(block.sum()) for block in _blocks(file[name]))
+                for name in ("terminated", "truncated")
+            )
+        return terminated, truncated
 
     def verify(self) -> None:
         """Read everything; raises `DataError` if it is not what was written."""
@@ -266,7 +278,8 @@ class Shard:
         check_rows(file, {"frames": steps + episodes, **per_episode, **rows})
         if self.frame_shape[-1] != 3:
             raise ValueError(f"its frames are {self.frame_shape}")
-        largest = int(self.lengths.max() + 1) * int(np.prod(self.frame_shape))
+        step = max(math.prod(self.frame_shape), 4 * file["actions"].shape[1])
+        largest = int(self.lengths.max() + 1) * step
         if largest > LARGEST_EPISODE:
             raise ValueError(f"it has an episode of {largest:,} bytes")
 
@@ -277,11 +290,14 @@ class Shard:
 
 
 def _blocks(data: h5py.Dataset) -> Iterator[np.ndarray]:
-    """The rows of a data set, a few chunks at a time."""
+    """The rows of a data set, a few chunks at a time: packed, they may be a small part of that."""
     size = data.dtype.itemsize * int(np.prod(data.chunks))
-    rows = max(1, LARGEST_CHUNK // 4 // size) * int(data.chunks[0])
+    rows = max(1, _BLOCK // size) * int(data.chunks[0])
     for start in range(0, data.shape[0], rows):
-        yield data[start : start + rows]
+        block = data[start : start + rows]
+        parts = max(1, _BLOCK // (block.nbytes // len(block)))
+        for first in range(0, len(block), parts):
+            yield block[first : first + parts]
 
 
 def _digest(blocks: Mapping[str, Iterable[np.ndarray]], like: Mapping[str, Any]) -> str:
