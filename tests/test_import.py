@@ -127,6 +127,18 @@ MISFITS: dict[str, tuple[Edit, str]] = {
         lambda a: a.update(actions=np.zeros((STEPS, 2, 2), np.float32)),
         r"actions are \(12, 2, 2\), not \(T, A\) with at least one step",
     ),
+    "one number as actions": (
+        lambda a: a.update(actions=np.float32(1)),
+        r"actions are \(\), not \(T, A\) with at least one step",
+    ),
+    "records as ends": (
+        lambda a: a.update(terminations=np.zeros(STEPS, [("a", "f4"), ("b", "f4")])),
+        "terminations are .*'b'.*, not numbers",
+    ),
+    "texts as ends": (
+        lambda a: a.update(terminations=np.array([""] * (STEPS - 1) + ["no"])),
+        "terminations are <U2, not numbers",
+    ),
     "pickled objects": (_object, "it has Python objects, which are not read"),
 }
 
@@ -165,6 +177,23 @@ def test_a_picture_is_read_only_if_it_is_there_and_no_larger_than_allowed(
         with archive.open("observations.npy", "w") as file:
             np.lib.format.write_array_header_1_0(file, header)
     with pytest.raises(DataError, match="it declares 624,000,000 bytes and has 0"):
+        imported(tmp_path / "data", path.parent, "numpy")
+
+
+def _unclosed() -> bytes:
+    """A file of NumPy in whose header a bracket is not closed."""
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2".ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(24)
+
+
+@pytest.mark.parametrize("name", ["actions", "observations"])
+def test_a_header_that_is_cut_off_is_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    path = tmp_path / "source" / "a.npz"
+    np.savez(path, **{key: array for key, array in arrays(0).items() if key != name})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"{name}.npy", _unclosed())
+    with pytest.raises(DataError, match=r"a\.npz: cannot be read \(its header is cut off\)"):
         imported(tmp_path / "data", path.parent, "numpy")
 
 
@@ -278,6 +307,11 @@ def _cut(folder: Path) -> None:
     (folder / "a.mp4").write_bytes(content[: len(content) // 2])
 
 
+def _header_cut(folder: Path) -> None:
+    (folder / "b.csv").unlink()
+    (folder / "b.npy").write_bytes(_unclosed())
+
+
 def _playlist(folder: Path) -> None:
     (folder / "a.mp4").write_text("#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n")
 
@@ -286,6 +320,7 @@ VIDEOS: dict[str, tuple[Callable[[Path], object], str]] = {
     "ends early": (_short, r"b\.mkv: ends after 5 pictures, 12 actions need 13"),
     "cut off": (_cut, r"a\.mp4: cannot be decoded, ffmpeg reports: "),
     "playlist": (_playlist, r"a\.mp4: cannot be decoded, ffmpeg reports: "),
+    "array cut off": (_header_cut, r"b\.npy: cannot be read \(its header is cut off\)"),
     "no table": (lambda f: (f / "a.csv").unlink(), r"a\.mp4: has 0 tables of actions beside it"),
     "table of texts": (
         lambda f: (f / "a.csv").write_text("steering\nleft\n"),

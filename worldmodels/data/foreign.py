@@ -12,6 +12,7 @@ from worldmodels.data.hdf5 import LARGEST_EPISODE
 from worldmodels.data.shards import Episode
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import DataError
+from worldmodels.files.untrusted import printable
 
 BLOCK_BYTES = 2**24
 """Of pictures that are reduced at once."""
@@ -87,7 +88,7 @@ def as_episode(
     Raises:
         DataError: it does not fit, in one line.
     """
-    name, steps = foreign.name, len(foreign.actions)
+    name = foreign.name
     actions = _numbers(name, "actions", foreign.actions)
     if actions.ndim == 1:
         actions = actions[:, None]
@@ -96,6 +97,7 @@ def as_episode(
             f"{name}: actions are {foreign.actions.shape}, not (T, A) with at least one step; give"
             " one row of numbers for each step"
         )
+    steps = len(actions)
     kind = Kind(actions.shape[1], foreign.rewards is not None)
     if like is not None and kind.action_size != like.action_size:
         raise DataError(
@@ -111,10 +113,10 @@ def as_episode(
         rewards = _column(name, "rewards", _numbers(name, "rewards", foreign.rewards), steps)
     terminated = np.zeros(steps, bool)
     if foreign.terminated is not None:
-        terminated = _column(name, "terminations", foreign.terminated, steps).astype(bool)
+        terminated = _flags(name, "terminations", foreign.terminated, steps)
     truncated = np.arange(steps) == steps - 1
     if foreign.truncated is not None:
-        truncated = _column(name, "truncations", foreign.truncated, steps).astype(bool)
+        truncated = _flags(name, "truncations", foreign.truncated, steps)
     else:
         truncated &= ~terminated
     chosen = seed if foreign.seed is None else foreign.seed
@@ -171,12 +173,18 @@ def _check_pictures(name: str, block: np.ndarray, spec: ObservationSpec) -> None
 def _numbers(name: str, what: str, array: np.ndarray) -> np.ndarray:
     """An array of finite numbers as float32."""
     if array.dtype.kind not in "fiub":
-        raise DataError(f"{name}: {what} are {array.dtype}, not numbers; give numbers")
+        kind = printable(str(array.dtype), 200)
+        raise DataError(f"{name}: {what} are {kind}, not numbers; give numbers")
     with np.errstate(over="ignore"):
         numbers = array.astype(np.float32)
     if not np.isfinite(numbers).all():
         raise DataError(f"{name}: {what} are not all finite; remove the episode, or correct it")
     return numbers
+
+
+def _flags(name: str, what: str, array: np.ndarray, steps: int) -> np.ndarray:
+    """An array (T,), or (T, 1), of truth values or numbers, as bool."""
+    return _column(name, what, _numbers(name, what, array), steps).astype(bool)
 
 
 def _column(name: str, what: str, array: np.ndarray, steps: int) -> np.ndarray:

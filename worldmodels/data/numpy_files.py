@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -91,7 +92,10 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"it is of format {version}")
-    shape, fortran, dtype = _HEADERS[version](file)
+    try:
+        shape, fortran, dtype = _HEADERS[version](file)
+    except tokenize.TokenError as error:  # of NumPy's reader, of a bracket that is not closed
+        raise ValueError("its header is cut off") from error
     if dtype.hasobject:
         raise ValueError("it has Python objects, which are not read")
     return shape, "F" if fortran else "C", dtype
