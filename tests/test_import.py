@@ -347,6 +347,14 @@ def test_a_video_that_does_not_fit_is_one_line(name: str, tmp_path: Path) -> Non
     assert "\n" not in str(caught.value)
 
 
+def test_a_video_of_larger_pictures_than_allowed_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worldmodels.data.videos.LARGEST_PICTURE", 255)
+    with pytest.raises(DataError, match=r"a\.mp4: has pictures of 16x16, at most 255 pixels"):
+        imported(tmp_path / "data", drives(tmp_path / "source"), "videos")
+
+
 @pytest.mark.system
 def test_models_train_on_imported_videos_without_rewards(tmp_path: Path) -> None:
     source = tmp_path / "source"

@@ -10,7 +10,7 @@ from pathlib import Path
 import imageio_ffmpeg
 import numpy as np
 
-from worldmodels.data.foreign import BLOCK_BYTES, Foreign
+from worldmodels.data.foreign import BLOCK_BYTES, LARGEST_PICTURE, Foreign
 from worldmodels.data.numpy_files import MOST_FILE, MOST_NUMBERS, read_array
 from worldmodels.errors import DataError
 from worldmodels.files.untrusted import open_regular, printable, read_bytes, sha256
@@ -85,7 +85,7 @@ def decoded(path: Path, count: int | None = None, start: float = 0.0) -> Iterato
         start: seconds, before which no picture is taken.
 
     Raises:
-        DataError: it cannot be decoded.
+        DataError: it cannot be decoded, or its pictures are larger than allowed.
     """
     open_regular(path).close()
     place = f"file:{path.absolute()}"
@@ -94,6 +94,11 @@ def decoded(path: Path, count: int | None = None, start: float = 0.0) -> Iterato
     reader = imageio_ffmpeg.read_frames(place, input_params=given, output_params=[*_OUTPUT, *limit])
     try:
         width, height = next(reader)["size"]
+        if width * height > LARGEST_PICTURE:
+            raise DataError(
+                f"{path}: has pictures of {width}x{height}, at most {LARGEST_PICTURE:,} pixels are"
+                " read; encode it again with smaller ones"
+            )
         rows = max(1, BLOCK_BYTES // (width * height * 3))
         block: list[np.ndarray] = []
         for content in reader:
