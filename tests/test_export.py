@@ -20,7 +20,7 @@ from worldmodels.envs.action_spec import ActionBounds, BoxActions, DiscreteActio
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.export import onnxruntime_web
 from worldmodels.export.controls import Controls, controls_of
-from worldmodels.export.graphs import graphs_of
+from worldmodels.export.graphs import Graph, graphs_of
 from worldmodels.export.onnx_files import TOLERANCE, write_graph
 from worldmodels.files import weights
 from worldmodels.files.atomic import read_json
@@ -82,6 +82,24 @@ def test_a_dynamics_model_without_a_graph_is_one_line(
     with pytest.raises(ArtifactError, match=problem) as caught:
         write_graph(tmp_path / "dynamics.onnx", dynamics)
     assert "\n" not in str(caught.value)
+
+
+class NotANumber(Graph):
+    """The second output is the logarithm of a negative number."""
+
+    def __init__(self) -> None:
+        super().__init__("nan", ("x",), ("same", "log"))
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return inputs[0] + 0, inputs[0].log()
+
+    def example(self, rows: int) -> tuple[Tensor, ...]:
+        return (torch.full((rows, 2), -1.0),)
+
+
+def test_an_output_that_is_no_number_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="differs from PyTorch by nan, more than"):
+        write_graph(tmp_path / "nan.onnx", NotANumber())
 
 
 def test_an_agent_without_first_latents_is_one_line(tmp_path: Path) -> None:
