@@ -277,6 +277,11 @@ def changed(value: Any, *keys: str) -> Callable[[dict[str, Any]], Any]:
             "inputs.vae is not a str",
         ),
         ("evaluate/scores.json", changed({}, "agent"), "agent.returns is missing"),
+        (
+            "evaluate/scores.json",
+            changed([1, "high"], "agent", "returns"),
+            "agent.returns.1 is not a number",
+        ),
         ("evaluate/scores.json", changed([0, 10**12], "agent", "seeds"), None),
         (
             "evaluate/scores.json",

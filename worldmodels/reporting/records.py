@@ -94,7 +94,8 @@ class Record:
         value = self._field(key)
         if not isinstance(value, list):
             raise self._wrong(key, "is not a list")
-        return Record(self.path, {str(i): item for i, item in enumerate(value)}, f"{key}.")
+        items = {str(number): item for number, item in enumerate(value)}
+        return Record(self.path, items, f"{self.prefix}{key}.")
 
     def _field(self, key: str) -> Any:
         if key not in self.fields:
