@@ -3,6 +3,7 @@
 import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,18 @@ def test_the_card_of_imported_episodes_does_not_say_that_their_seeds_are_others(
     text = card("it", agent, [Trained("rollouts", 1, manifest)], evaluated, 1.0)
     assert claim not in text
     assert "those of the imported episodes that it was\ntrained on may be among them" in text
+
+
+def test_the_names_of_policies_are_text_in_the_card(smoke: Path) -> None:
+    run = smoke / "smoke"
+    (score, *_) = read_scores(run / "evaluate" / "scores.json").values()
+    name = "<img src=x> | [link](http://x)\n# title"
+    evaluated = Evaluated(
+        [replace(score, name=name)], read_record(run / "evaluate" / "manifest.json")
+    )
+    text = card("it", read_agent(run / "controller" / "agent"), [], evaluated, 1.0)
+    assert "\\<img src=x\\> \\| \\[link\\](http://x)\\\\n# title |" in text
+    assert "<img" not in text.replace("\\<img", "")
 
 
 # From the Hub

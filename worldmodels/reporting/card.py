@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -181,8 +182,13 @@ def _maker(manifest: Record) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
+    lines = [header, ["---"] * len(header), *(map(_escaped, row) for row in rows)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _escaped(text: str) -> str:
+    """A text from a file, such as the name of a policy, as no more than text in Markdown."""
+    return re.sub(r"[\\`*|<>\[\]]", r"\\\g<0>", printable(text, 10 * _TEXT))
 
 
 def _millions(module: Encoder | DynamicsModel) -> str:
