@@ -283,7 +283,8 @@ def tune(plan: Plan, row: Row) -> None:
 
 def keep(plan: Plan, row: Row, seed: int) -> None:
     """Add a finished run to the file."""
-    runs = [*plan.record["runs"], plan.result(row, seed)]
+    result = plan.result(row, seed)  # first: it takes time, in which others may write the file
+    runs = [*plan.record["runs"], result]
     _write(plan, {"runs": runs})
     say(f"baselines: {row.table}/{row.name}, seed {seed}: {len(runs)} runs in {plan.path}")
 

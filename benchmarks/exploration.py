@@ -266,7 +266,8 @@ def main() -> None:
 
 def keep(plan: Plan, row: Row, seed: int) -> None:
     """Add a finished run to the file."""
-    runs = [*plan.runs, plan.result(row, seed)]
+    result = plan.result(row, seed)  # first: it takes time, in which others may write the file
+    runs = [*plan.runs, result]
     write_json(plan.path, {**provenance(), "runs": runs})
     say(f"exploration: {row.table}/{row.name}, seed {seed}: {len(runs)} runs in {plan.path}")
 

@@ -68,6 +68,22 @@ def test_the_learning_rate_has_the_highest_mean_once_all_are_known(
     assert plan.tuned(ppo) == {"1e-4": 5.0, "3e-4": 7.0, "1e-3": 6.0}
 
 
+def test_a_run_that_is_added_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = module("benchmarks", "baselines", monkeypatch)
+    plan = benchmark.Plan(tmp_path)
+    write_json(plan.path, {"runs": []})
+
+    def result(*_: Any) -> dict[str, Any]:
+        write_json(plan.path, {"runs": [{"name": "other"}]})
+        return {"name": "own"}
+
+    monkeypatch.setattr(benchmark.Plan, "result", result)
+    benchmark.keep(plan, benchmark.ROWS[0], 1)
+    assert [run["name"] for run in read_json(plan.path)["runs"]] == ["other", "own"]
+
+
 def test_the_tables_have_means_and_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = module("docs", "model_free", monkeypatch)
     run: dict[str, Any] = {

@@ -51,6 +51,22 @@ def test_the_commands_of_the_benchmark_compose(monkeypatch: pytest.MonkeyPatch) 
         limits.check(composed(*line[3:]))
 
 
+def test_a_run_that_is_added_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = benchmark("exploration", monkeypatch)
+    plan = module.Plan(module.SMOKE, tmp_path)
+    write_json(plan.path, {"runs": []})
+
+    def result(*_: Any) -> dict[str, Any]:
+        write_json(plan.path, {"runs": [{"name": "other"}]})
+        return {"name": "own"}
+
+    monkeypatch.setattr(module.Plan, "result", result)
+    module.keep(plan, module.ROWS[0], 1)
+    assert [run["name"] for run in read_json(plan.path)["runs"]] == ["other", "own"]
+
+
 def test_tracks_are_covered_as_rewards_say(
     smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
