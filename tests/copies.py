@@ -9,8 +9,8 @@ from typing import Any
 
 from worldmodels.store.budget import Budget
 from worldmodels.store.copier import Copier
-from worldmodels.store.lease import Lease
-from worldmodels.store.location import Folder
+from worldmodels.store.lease import LEASE, Lease
+from worldmodels.store.location import Folder, Location
 from worldmodels.store.snapshot import scan
 
 
@@ -51,7 +51,7 @@ def quiet(line: str) -> None:
     """Prints nothing."""
 
 
-def copier(root: Path, store: Path, location: Folder | None = None) -> Copier:
+def copier(root: Path, store: Path, location: Location | None = None) -> Copier:
     """A copier that owns the store."""
     location = location or Folder(store)
     location.prepare()
@@ -60,6 +60,18 @@ def copier(root: Path, store: Path, location: Folder | None = None) -> Copier:
     hurry = threading.Event()
     hurry.set()
     return Copier(root, "run", str(store), location, lease, Budget(1.0, hurry))
+
+
+def foreign(location: Location) -> None:
+    """A lease of another machine."""
+    content = {
+        "token": "x",
+        "machine": "far",
+        "host": "far",
+        "process": 1,
+        "now": os.urandom(8).hex(),
+    }
+    location.write(LEASE, json.dumps(content).encode())
 
 
 def write(root: Path, **files: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from command import ALONE, FEW_FRAMES, composed, error_line, run
-from copies import content, copier, equal, index, plain, quiet, write
+from copies import content, copier, equal, foreign, index, plain, quiet, write
 from waiting import wait_for
 
 from worldmodels import extras
@@ -318,18 +318,6 @@ def test_a_store_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
 
 
 # The lease
-
-
-def foreign(location: Folder) -> None:
-    """A lease of another machine."""
-    content = {
-        "token": "x",
-        "machine": "far",
-        "host": "far",
-        "process": 1,
-        "now": os.urandom(8).hex(),
-    }
-    location.write(LEASE, json.dumps(content).encode())
 
 
 def test_a_machine_that_is_alive_keeps_the_store(

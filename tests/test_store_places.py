@@ -2,13 +2,18 @@
 
 import hashlib
 import io
+import itertools
+import shutil
 import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
-from copies import equal, write
+from copies import content, copier, equal, foreign, write
 from waiting import wait_for
 
 from worldmodels.config.execution import MirrorConfig
@@ -16,7 +21,9 @@ from worldmodels.config.schema import Config
 from worldmodels.errors import ArtifactError, StoreError
 from worldmodels.store import location as locations
 from worldmodels.store import mirror as mirrors
-from worldmodels.store.lease import LEASE
+from worldmodels.store.copier import Copier
+from worldmodels.store.index import INDEX
+from worldmodels.store.lease import LEASE, InUse
 from worldmodels.store.location import Bucket, Folder, Location
 from worldmodels.store.mirror import Mirror
 from worldmodels.store.process import reason
@@ -66,6 +73,109 @@ def test_an_object_is_whole_under_its_name_or_there_is_none(
     location.remove("c")
     assert location.names() == {"d/e", "d/f"}
     assert location.read("d/e", 100) == content
+
+
+# Connections that are cut
+
+
+def lose_answer(location: Location, number: int) -> None:
+    """Let one operation of a store, its number so many, fail although it is carried out."""
+    numbers = itertools.count(1)
+
+    def unanswered(operation: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            this = next(numbers)
+            operation(*arguments)
+            if this == number:
+                raise ConnectionError("cut")
+
+        return call
+
+    for name in ("write", "upload", "copy", "move", "remove"):
+        setattr(location, name, unanswered(getattr(location, name)))
+
+
+def objects(location: Location) -> dict[str, bytes | None]:
+    """The contents of a store by name, without its lease."""
+    return {name: location.read(name, 10_000) for name in location.names() if name != LEASE}
+
+
+def cut_off(root: Path, location: Location, number: int) -> tuple[Copier, bool]:
+    """A copier of a run that has changed, and whether its step was cut off at an operation."""
+    write(root, vae__manifest="running", vae__best="1", old__x="x")
+    copying = copier(root, root.with_name("store"), location)
+    copying.step()
+    write(root, vae__best="2", vae__weights="w", vae__twin="w", vae__manifest="complete")
+    shutil.rmtree(root / "old")
+    lose_answer(location, number)
+    try:
+        copying.step()
+    except ConnectionError:
+        return copying, True
+    return copying, False
+
+
+def places(location: Location, folder: Path) -> Iterator[tuple[Path, Location]]:
+    """Runs with a store each, of the kind of `location`."""
+    for number in itertools.count(1):
+        if isinstance(location, Folder):
+            yield folder / f"{number}/run", Folder(folder / f"{number}/store")
+        else:
+            yield folder / f"{number}/run", Bucket("memory", f"/bucket/{folder.name}-{number}")
+
+
+def test_an_operation_whose_answer_is_lost_does_not_keep_the_store_from_the_newest_state(
+    location: Location, tmp_path: Path
+) -> None:
+    lost = []
+    for number, (root, place) in enumerate(places(location, tmp_path), start=1):
+        copying, cut = cut_off(root, place, number)
+        copying.step()
+        assert copying.step()
+        files = objects(place)
+        del files[INDEX]
+        assert files == content(root)
+        lost.append(cut)
+        if not cut:
+            break
+    assert len(lost) > 8
+
+
+def test_a_store_that_another_machine_has_taken_since_keeps_its_objects(
+    location: Location, tmp_path: Path
+) -> None:
+    for number, (root, place) in enumerate(places(location, tmp_path), start=1):
+        copying, cut = cut_off(root, place, number)
+        if not cut:
+            break
+        foreign(place)
+        for name in ("old/x", "vae/best"):
+            place.write(name, b"theirs")
+        before = objects(place)
+        with pytest.raises(InUse):
+            copying.step()
+        assert before.items() <= objects(place).items()
+    assert number > 8
+
+
+def test_what_another_machine_sends_is_not_removed_as_left_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, place = tmp_path / "run", Folder(tmp_path / "store")
+    write(root, vae__best="1")
+    copying = copier(root, place.root, place)
+    copying.step()
+    write(root, vae__best="2")
+    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+        patch.setattr(place, "write", Mock(side_effect=ConnectionError))  # of the index
+        copying.step()
+    write(root, vae__best="1")
+    foreign(place)
+    before = objects(place)
+    with pytest.raises(InUse):
+        copying.step()
+    assert len(before) == 3
+    assert objects(place) == before
 
 
 # The copying process

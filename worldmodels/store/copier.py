@@ -4,11 +4,15 @@ A step sees the folder as of one instant and puts each new content into the stor
 (``.store/incoming/``). Then it replaces the index, and last it gives contents the names of their
 files and removes what the folder does not have any more. A step that is cut off leaves the old
 index, or the new one with contents that are still incoming: both restore a state of the run.
+
+What a step that was cut off has left to do is done after another look at the lease: meanwhile the
+store may be another machine's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -224,6 +228,8 @@ class Copier:
 
     def _settle(self) -> None:
         """Remove what no file has any more, and give contents the names of their files."""
+        if self._removed or self._unsettled:
+            self._lease.check()
         while self._removed:
             self._location.remove(self._removed[-1])
             self._removed.pop()
@@ -234,12 +240,24 @@ class Copier:
             if waiting[content]:
                 self._location.copy(content, name)
             else:
-                self._location.move(content, name)
+                self._move(content, name)
                 self._incoming.discard(content)
             self._unsettled.remove(name)
 
+    def _move(self, content: str, name: str) -> None:
+        """Give a content the name of its file, unless an attempt whose answer was lost did it."""
+        try:
+            self._location.move(content, name)
+        except FileNotFoundError:
+            entry = self._index.files[name]
+            with open(os.devnull, "wb") as nowhere:
+                if self._location.download(name, entry.size, nowhere) != entry.sha256:
+                    raise
+
     def _clean(self) -> None:
         """Remove contents of states that never were complete."""
+        if self._incoming:
+            self._lease.check()
         for content in sorted(self._incoming):
             self._location.remove(content)
             self._incoming.discard(content)
