@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import ALONE, composed, error_line, run
+from command import ALONE, FEW_FRAMES, composed, error_line, run
 
 from worldmodels import extras
 from worldmodels.config.space import Choices, Range, read_space
@@ -71,6 +71,47 @@ def test_a_trial_that_cannot_be_trained_has_failed_and_the_others_go_on(tmp_path
         assert trial["state"] == expected
         assert ("lower the learning rate" in trial["reason"]) == (expected == FAILED)
     assert {trial["state"] for trial in record["trials"]} == {FAILED, FINISHED}
+
+
+TRANSFORMER = ("sweep.target=rnn", "rnn.model=transformer", "sweep.trials=2")
+
+
+@pytest.mark.parametrize(
+    ("space", "words", "impossible", "said"),
+    [
+        (
+            "{rollouts.policy: [uniform, action_noise], rollouts.action_noise: [0, 0.5]}",
+            ("rollouts.action_noise=0.5", "sweep.trials=2", "seed=3"),
+            {"rollouts.policy": "action_noise", "rollouts.action_noise": 0},
+            "rollouts.policy=action_noise: its actions would be constant",
+        ),
+        (
+            "{rnn.hidden_size: {low: 16, high: 24}}",
+            (*TRANSFORMER, "rnn.epochs=1", "seed=7"),
+            {"rnn.hidden_size": 19},
+            "hidden_size=19 is not a multiple of twice the heads=4",
+        ),
+    ],
+    ids=["keys together", "no such model"],
+)
+def test_values_that_a_command_line_refuses_have_failed_and_the_others_go_on(
+    tmp_path: Path, space: str, words: tuple[str, ...], impossible: dict[str, Any], said: str
+) -> None:
+    brief = (*FEW_FRAMES, "rollouts.episodes=2", "vae.epochs=1", "rnn.baselines=false")
+    record = swept(tmp_path, f"sweep.space={space}", *brief, *words)
+    for trial in record["trials"]:
+        refused = impossible.items() <= trial["values"].items()
+        assert trial["state"] == (FAILED if refused else FINISHED)
+        assert (said in trial["reason"]) == refused
+        assert (tmp_path / f"it/trial-{trial['number']:03d}").exists() != refused
+    assert {trial["state"] for trial in record["trials"]} == {FAILED, FINISHED}
+
+
+def test_a_sweep_of_failed_trials_alone_is_an_error(tmp_path: Path) -> None:
+    words = (*TRANSFORMER, *FEW_FRAMES, "vae.epochs=1", "rollouts.episodes=2", "seed=1")
+    space = "sweep.space={rnn.hidden_size: {low: 16, high: 24}}"
+    line = error_line(run(tmp_path, *BRIEF, *words, space))
+    assert "all 2 trials have failed, the last one with: rnn.model=transformer: hidden_size" in line
 
 
 @pytest.mark.system

@@ -101,7 +101,7 @@ class Context:
         self._check_agent()
         self._check_episodes()
         for part in parts(self.config):
-            self._check_models(part)
+            self.check_models(part)
             if part.env.squash is not None:
                 _check_squash(part.env.squash)
             if part.stage not in extras.WITHOUT_ENV:
@@ -183,10 +183,14 @@ class Context:
                     " the preset and the keys of their run"
                 )
 
-    def _check_models(self, config: Config) -> None:
+    def check_models(self, config: Config) -> None:
         """Raise `ConfigError` for models that cannot be built, on the meta device, without memory;
         and for a controller whose features the dynamics model that is trained before it does not
-        have."""
+        have.
+
+        Args:
+            config: of the command, or of a part of its work.
+        """
         if config.stage not in (*TRAINING, Stage.plan, Stage.sweep):
             return
         with torch.device("meta"):

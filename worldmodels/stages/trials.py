@@ -20,10 +20,11 @@ from typing import Any
 
 from rich.table import Table
 
-from worldmodels.config.choices import Target
+from worldmodels.config import limits
+from worldmodels.config.choices import Stage, Target
 from worldmodels.config.space import Space, read_space, with_values
 from worldmodels.config.usage import written
-from worldmodels.errors import TrainingError
+from worldmodels.errors import ConfigError, TrainingError
 from worldmodels.files.atomic import atomic_path
 from worldmodels.reporting.sweeps import Tried, draw_trials
 from worldmodels.runs.artifacts import Run
@@ -55,6 +56,11 @@ def run(context: Context) -> None:
         _try(once, stages, study, trial, kept)
         say(f"sweep: {_outcome(study, trial)}{_left(study, sweep.trials)}")
     _show(study, space, kept.metric, root)
+    if not study.ranked():
+        raise TrainingError(
+            f"{root}: all {study.ended} trials have failed, the last one with:"
+            f" {study.trials[-1].reason}"
+        )
 
 
 class _Kept:
@@ -100,10 +106,13 @@ def _try(
 ) -> None:
     """Run the stages of a trial, and note how it ended.
 
+    Values that go with each other as little as on a command line, or of which no model can be
+    built, have failed before the first stage; what a stage refuses later has failed too.
+
     Raises:
         ConfigError: the stage has no such metric.
     """
-    root, target = context.run.root / trial.name, stages[-1].__name__.rpartition(".")[2]
+    root, target = context.run.root / trial.name, context.config.sweep.target.name
 
     def watch(step: int, values: Mapping[str, float]) -> None:
         if kept.metric in values:
@@ -114,11 +123,14 @@ def _try(
 
     this = Run(root, context.run, f"{context.run.name}/{trial.name}", made_by="sweep")
     config = with_values(context.config, trial.values)
+    own = Context(config, this, context.published, (), (target, watch))
     try:
-        in_order(Context(config, this, context.published, (), (target, watch)), *stages)
+        limits.check(replace(config, stage=Stage[target]))
+        own.check_models(config)
+        in_order(own, *stages)
     except StoppedEarly:
         trial.state = STOPPED
-    except TrainingError as error:  # values with which it cannot be trained
+    except (ConfigError, TrainingError) as error:  # values with which it cannot be trained
         trial.state, trial.reason = FAILED, str(error)
     else:
         if not trial.reports:
