@@ -9,10 +9,6 @@
 # SBATCH_ACCOUNT, SBATCH_PARTITION, SBATCH_QOS. Jobs inherit the active Python environment.
 set -euo pipefail
 
-stages=(rollouts vae rnn controller evaluate report)
-readonly EMPTY_BOOTSTRAP='bootstrap: {}'
-readonly EMPTY_SCHEDULE='  schedule: []'
-
 if [[ $# -eq 0 || $1 == -* || $1 == *=* ]]; then
     echo "usage: slurm/submit.sh RUN [OVERRIDE...]   (slurm/submit.sh mine preset=laptop)" >&2
     exit 2
@@ -21,10 +17,9 @@ run=$1
 shift
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
-# A mistyped key is an error here, not after hours in the queue.
-composed=$(python -m worldmodels "run=$run" "$@" --cfg job)
-grep -qxF "$EMPTY_BOOTSTRAP" <<<"$composed" || stages=(bootstrap "${stages[@]}")
-grep -qxF "$EMPTY_SCHEDULE" <<<"$composed" || stages=(iterate)
+# A mistyped key or an impossible value is an error here, not after hours in the queue.
+names=$(python -m worldmodels "run=$run" "$@" --jobs)
+mapfile -t stages <<<"$names"
 
 jobs=()
 withdraw() {

@@ -156,7 +156,7 @@ def test_stage_killed_by_sigterm_during_its_imports_is_requeued(slurm: Commands)
 @pytest.fixture
 def login_node(commands: Commands) -> Commands:
     """Where jobs are submitted: sbatch numbers them from 101 on."""
-    commands.add("python", 'printf "%s\\n" "bootstrap: $BOOTSTRAP" "  schedule: []"')
+    commands.add("python", 'printf "%s\\n" $STAGES')
     commands.add(
         "sbatch",
         """number=$((100 + $(grep -c '^sbatch ' "$CALLS")))
@@ -164,7 +164,7 @@ def login_node(commands: Commands) -> Commands:
 echo "$number${CLUSTER:-}" """,
     )
     commands.add("scancel", "")
-    commands.env["BOOTSTRAP"] = "{}"
+    commands.env["STAGES"] = " ".join(CHAIN)
     return commands
 
 
@@ -181,7 +181,7 @@ def test_submit_chains_the_stages(
     login_node: Commands, cluster: str, stages: tuple[str, ...], tmp_path: Path
 ) -> None:
     login_node.env["CLUSTER"] = cluster
-    login_node.env["BOOTSTRAP"] = "" if "bootstrap" in stages else "{}"
+    login_node.env["STAGES"] = " ".join(stages)
     done = login_node.run(str(ROOT / "slurm/submit.sh"), "mine", "preset=paper", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     calls = login_node.calls("sbatch")
@@ -205,14 +205,22 @@ def test_a_run_below_another_has_its_logs_where_there_is_a_folder(login_node: Co
     assert "run=quick/tau" in call
 
 
-@pytest.mark.parametrize(("preset", "first"), [("quick", "rollouts"), ("laptop", "bootstrap")])
-def test_submit_begins_with_a_bootstrap_run_where_the_preset_has_one(
-    login_node: Commands, preset: str, first: str
+@pytest.mark.parametrize(
+    ("words", "stages"),
+    [
+        (("preset=quick",), CHAIN),
+        (("preset=laptop", "base=quick"), ("bootstrap", *CHAIN)),
+        (("preset=laptop", "base=pretrained/carracing"), CHAIN),
+        (("preset=laptop", "base=hf://owner/agent@main"), CHAIN),
+    ],
+)
+def test_submit_begins_with_a_bootstrap_run_where_no_agent_replaces_it(
+    login_node: Commands, words: tuple[str, ...], stages: tuple[str, ...]
 ) -> None:
     ours(login_node)
-    done = login_node.run("slurm/submit.sh", "mine", f"preset={preset}")
+    done = login_node.run("slurm/submit.sh", "mine", *words)
     assert done.returncode == 0, done.stderr
-    assert login_node.calls("sbatch")[0].startswith(f"--parsable --job-name=mine-{first} ")
+    assert [line.split()[1] for line in done.stdout.splitlines()] == [*stages]
 
 
 def test_rounds_whose_settings_change_are_one_job(login_node: Commands) -> None:
@@ -243,9 +251,26 @@ def test_submit_without_a_run_shows_its_usage(
     assert login_node.calls("sbatch") == []
 
 
-def test_submit_refuses_a_mistyped_key_before_it_queues(login_node: Commands) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("vae.latnt_size=64",), "vae.latnt_size: no such key"),
+        (("vae.latent_size=0",), "vae.latent_size=0: choose"),
+        (
+            ("preset=paper", "controller.final_sigma=0.5"),
+            "final_sigma: needs controller.total_steps",
+        ),
+        (
+            ("preset=paper", "controller.world=dream", "controller.latent=mean"),
+            "must equal rnn.latent=sampled",
+        ),
+    ],
+)
+def test_submit_refuses_what_no_stage_could_use_before_it_queues(
+    login_node: Commands, words: tuple[str, ...], said: str
+) -> None:
     ours(login_node)
-    done = login_node.run("slurm/submit.sh", "mine", "vae.latnt_size=64")
+    done = login_node.run("slurm/submit.sh", "mine", *words)
     assert done.returncode == 1
-    assert "vae.latnt_size" in done.stderr
+    assert said in done.stderr
     assert login_node.calls("sbatch") == []

@@ -22,6 +22,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from worldmodels import extensions
 from worldmodels.config import limits, schema, shipped, usage
+from worldmodels.config.parts import jobs
 from worldmodels.config.renames import renamed, renamed_value
 from worldmodels.errors import (
     DISTRIBUTION,
@@ -96,6 +97,7 @@ def _compose_and_run() -> None:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--jobs", action="store_true")
     parser.add_argument("-cd", "--config-dir", type=Path)
     parser.add_argument("overrides", nargs="*")
     words = sys.argv[1:]
@@ -111,13 +113,16 @@ def _compose_and_run() -> None:
         _check_config_dir(options.config_dir)
         folders.append(options.config_dir)
     own = any(word.lstrip("+~").startswith("hydra") for word in overrides)
-    if not options.help and (others or own):
+    if not (options.help or options.jobs) and (others or own):
         _hand_to_hydra(words, overrides, options.config_dir)
         return
     with initialize_config_dir(str(shipped.CONF), version_base="1.3"):
         composed = hydra.compose("config", overrides=[*overrides, *_search(options.config_dir)])
     if options.help:
         print(usage.help_text(composed, folders, sections))
+        return
+    if options.jobs:
+        print(*(stage.name for stage in jobs(_checked(composed))), sep="\n")
         return
     _run(composed)
 

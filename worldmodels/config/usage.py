@@ -59,6 +59,7 @@ _OPTIONS = """\
   --config-dir DIR         add the groups of a folder with files like those of conf/
   --multirun               one run for each combination of values: key=value1,value2
   --cfg job                print the configuration and stop
+  --jobs                   check it, print the stages of its run and stop (slurm/submit.sh)
   --help [SECTION]         print this, or the keys of a section: --help vae
   --version                print the version
   --hydra-help             further options, of Hydra"""
