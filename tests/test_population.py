@@ -97,6 +97,10 @@ def test_an_interval_goes_on_as_training_without_a_pause(tmp_path: Path) -> None
     ]
     for name in ("module", "optimizer"):
         assert weights.digest(states[0][name]) == weights.digest(states[1][name])
+    # A member as base: it has the model alone, its population has the episodes.
+    best = f"base=it/{record['best']}"
+    done = run(tmp_path, "stage=rnn", "run=next", *words, best, "rnn.baselines=false")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.system

@@ -48,6 +48,7 @@ def run_alone(config: Config) -> None:
     from worldmodels.agents.hub import find_agent, require_agent
     from worldmodels.envs.display import virtual_display
     from worldmodels.runs.artifacts import Run
+    from worldmodels.runs.bases import base_run
     from worldmodels.stages.context import Context
 
     root = run_folder(config, "run", config.run)
@@ -58,7 +59,7 @@ def run_alone(config: Config) -> None:
     if config.base is not None:
         published = find_agent("base", config.base)
         if published is None:
-            base = Run(Path(config.data, config.base), name=config.base)
+            base = base_run(Path(config.data), config.base)
             if not base.root.is_dir():
                 raise ConfigError(
                     f"base={config.base}: neither a run in {config.data} nor the folder of an"

@@ -13,7 +13,8 @@ from worldmodels.config.schema import flat, plain
 from worldmodels.config.usage import written
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.files.atomic import write_json
-from worldmodels.files.untrusted import MEGABYTE, read_json
+from worldmodels.files.untrusted import read_json
+from worldmodels.runs.bases import SWEEP, SWEEP_BYTES
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import read_metrics
 from worldmodels.stages import baseline, controller, rnn, rollouts, vae
@@ -32,8 +33,6 @@ METRICS = {
     Target.controller: "selection/mean",
     Target.baseline: "selection/mean",
 }
-_FILE_BYTES = 64 * MEGABYTE
-
 T = TypeVar("T")
 
 
@@ -49,7 +48,8 @@ class SweepFile:
     def __init__(self, context: Context, part: str, without: Sequence[str] = ()) -> None:
         sweep = context.config.sweep
         self.metric = sweep.metric or METRICS[sweep.target]
-        self.path = context.run.root / "sweep.json"
+        self.path = context.run.root / SWEEP
+        self._base = None if context.run.base is None else context.run.base.name
         self._part, self._overwrite = part, context.config.overwrite
         sections = {name: getattr(context.config, name) for name in ("env", "rollouts", "vae")}
         sections |= {name: getattr(context.config, name) for name in ("rnn", "controller")}
@@ -69,7 +69,7 @@ class SweepFile:
         """
         if self._overwrite or not self.path.exists():
             return None
-        record, found = read_json(self.path, _FILE_BYTES), list[T]()
+        record, found = read_json(self.path, SWEEP_BYTES), list[T]()
         try:
             # An older version lacked some keys, which had the values that are defaults now.
             settings = _of_sweep(SweepConfig()) | record["settings"]
@@ -98,6 +98,7 @@ class SweepFile:
                 "metric": self.metric,
                 **more,
                 "settings": self._settings,
+                "base": self._base,
                 self._part: list(entries),
             },
         )
