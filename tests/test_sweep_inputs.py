@@ -1,11 +1,13 @@
 """What trials and members of a sweep are made from, and what is made from them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-from command import ALONE, FEW_FRAMES, run
+from command import ALONE, FEW_FRAMES, error_line, run
 
+from worldmodels.config import shipped
 from worldmodels.errors import ArtifactError
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.bases import base_run
@@ -58,3 +60,19 @@ def test_the_bases_of_a_base(tmp_path: Path, part: str) -> None:
     assert set(names(f"again/{part}")) == {f"again/{part}", "again"}
     with pytest.raises(ArtifactError, match=r"bad/sweep.json: is not the record of a sweep"):
         names(f"bad/{part}")
+
+
+def test_trials_of_other_inputs_are_not_ranked_together(tmp_path: Path) -> None:
+    words = (*SWEEP, "rollouts.policy=uniform", "vae.latent_size=32")
+    for name, squash in (("one", "half_tanh"), ("other", "clipped_tanh")):
+        path = shutil.copytree(shipped.PRETRAINED / "carracing", tmp_path / name) / "agent.json"
+        record = json.loads(path.read_text())
+        record["controller"]["squash"][1] = squash
+        path.write_text(json.dumps(record))
+    made(tmp_path, *words, f"base={tmp_path}/one")
+    before = (tmp_path / "it/sweep.json").read_text()
+    line = error_line(run(tmp_path, *BRIEF, *words, f"base={tmp_path}/other"))
+    assert "it/sweep.json: a sweep that was made from base " in line
+    assert line.endswith("choose another run=, or overwrite=true")
+    assert (tmp_path / "it/sweep.json").read_text() == before
+    assert "sweep: wrote" in made(tmp_path, *words, f"base={tmp_path}/one")

@@ -42,6 +42,7 @@ def run(context: Context) -> None:
     done, epochs = file.read(Interval.read), _ends(context)
     once = replace(context, config=replace(config, overwrite=False))
     in_order(once, *before)
+    file.note_inputs(once)
     if done is None:  # an earlier sweep may have left something there
         for folder in root.glob("interval-*"):
             shutil.rmtree(folder)

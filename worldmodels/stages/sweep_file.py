@@ -7,7 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from worldmodels.config.choices import Optimizer, Target
+from worldmodels.agents.folder import fingerprint as agent_fingerprint
+from worldmodels.config.choices import Optimizer, Target, WorldKind
 from worldmodels.config.execution import SweepConfig
 from worldmodels.config.schema import flat, plain
 from worldmodels.config.usage import written
@@ -49,6 +50,7 @@ class SweepFile:
         sweep = context.config.sweep
         self.metric = sweep.metric or METRICS[sweep.target]
         self.path = context.run.root / SWEEP
+        self._inputs: dict[str, str] | None = None
         self._base = None if context.run.base is None else context.run.base.name
         self._part, self._overwrite = part, context.config.overwrite
         sections = {name: getattr(context.config, name) for name in ("env", "rollouts", "vae")}
@@ -75,6 +77,8 @@ class SweepFile:
             settings = _of_sweep(SweepConfig()) | record["settings"]
             if settings["sweep.method"] == self._settings["sweep.method"]:
                 found += [entry(one) for one in record[self._part]]
+                if record.get("inputs") is not None:  # an older version did not note them
+                    self._inputs = dict(record["inputs"])
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ArtifactError(
                 f"{self.path}: is not the record of a sweep ({type(error).__name__}: {error}); use"
@@ -88,6 +92,29 @@ class SweepFile:
                 )
         return found
 
+    def note_inputs(self, context: Context) -> None:
+        """Note what all trials are made from, once the stages before the one that is tried have
+        run; before the file is written.
+
+        Raises:
+            ArtifactError: the trials in the file are made from something else.
+        """
+        target = context.config.sweep.target
+        before = [stage.__name__.rpartition(".")[2] for stage in STAGES[target][:-1]]
+        if target is Target.baseline and context.config.controller.world is WorldKind.dream:
+            before = ["vae", "rnn"]
+        inputs = {name: context.run.fingerprint(name) for name in before if context.run.has(name)}
+        if context.published is not None:
+            inputs["base"] = agent_fingerprint(context.published)
+        known = inputs if self._inputs is None else self._inputs
+        for name in sorted(inputs.keys() | known.keys()):
+            if inputs.get(name) != known.get(name):
+                raise ArtifactError(
+                    f"{self.path}: a sweep that was made from {name} {known.get(name)}, now"
+                    f" {inputs.get(name)}; choose another run=, or overwrite=true"
+                )
+        self._inputs = inputs
+
     def write(self, entries: Sequence[Mapping[str, Any]], **more: Any) -> None:
         """Write the file: its entries, and what else is known of the sweep."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,6 +126,7 @@ class SweepFile:
                 **more,
                 "settings": self._settings,
                 "base": self._base,
+                "inputs": self._inputs,
                 self._part: list(entries),
             },
         )

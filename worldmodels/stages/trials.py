@@ -47,6 +47,7 @@ def run(context: Context) -> None:
     study = Study(space, _rules(context), kept.read())
     once = replace(context, config=replace(context.config, overwrite=False))
     in_order(once, *stages[:-1])
+    kept.note_inputs(once)
     while study.ended < sweep.trials:
         resumed, trial = study.running is not None, study.begin()
         if not resumed:  # an earlier sweep may have left something there
@@ -73,6 +74,10 @@ class _Kept:
     def read(self) -> list[Trial]:
         """The trials so far; raises `ArtifactError` as `SweepFile.read`."""
         return self._file.read(Trial.read) or []
+
+    def note_inputs(self, context: Context) -> None:
+        """As `SweepFile.note_inputs`."""
+        self._file.note_inputs(context)
 
     def begin(self, study: Study) -> None:
         """Write the file with the trial that begins or goes on, whose work is timed from now on."""
