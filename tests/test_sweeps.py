@@ -67,9 +67,10 @@ def test_a_launcher_without_a_sweep_or_without_slurm_is_one_line(
     assert LAUNCHER in line
 
 
-def test_the_launchers_defaults_give_way_to_the_command_line() -> None:
+@pytest.mark.parametrize("added", ["", "+", "++"])
+def test_the_launchers_defaults_give_way_to_the_command_line(added: str) -> None:
     assert sweeps.options(["seed=1,2"])["name"].startswith("sweep-")
-    words = ["seed=1,2", "hydra.launcher.name=mine", "hydra.launcher.gres=gpu:1"]
+    words = ["seed=1,2", f"{added}hydra.launcher.name=mine", f"{added}hydra.launcher.gres=gpu:1"]
     assert sweeps.options(words) == sweeps.DEFAULTS | {"name": "mine", "gres": "gpu:1"}
 
 

@@ -112,7 +112,8 @@ def options(overrides: Sequence[str]) -> dict[str, str]:
 
     The name has the time, so that ``scancel --name`` ends the jobs of one sweep alone.
     """
-    words = [word.removeprefix(_KEY) for word in overrides if word.startswith(_KEY)]
+    words = [word.lstrip("+") for word in overrides]  # +key= and ++key= as key=
+    words = [word.removeprefix(_KEY) for word in words if word.startswith(_KEY)]
     given = dict(word.split("=", 1) for word in words if "=" in word)
     return {"name": f"sweep-{datetime.now():%m%d-%H%M%S}"} | DEFAULTS | given
 
