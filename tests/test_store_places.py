@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
-from copies import content, copier, equal, foreign, write
+from copies import content, copier, equal, foreign, index, write
 from waiting import wait_for
 
 from worldmodels.config.execution import MirrorConfig
@@ -21,8 +21,8 @@ from worldmodels.config.schema import Config
 from worldmodels.errors import ArtifactError, StoreError
 from worldmodels.store import location as locations
 from worldmodels.store import mirror as mirrors
-from worldmodels.store.copier import Copier
-from worldmodels.store.index import INDEX
+from worldmodels.store.copier import Copier, read_record
+from worldmodels.store.index import INDEX, read_index, record_path
 from worldmodels.store.lease import LEASE, InUse
 from worldmodels.store.location import Bucket, Folder, Location
 from worldmodels.store.mirror import Mirror
@@ -139,6 +139,29 @@ def test_an_operation_whose_answer_is_lost_does_not_keep_the_store_from_the_newe
         if not cut:
             break
     assert len(lost) > 8
+
+
+def test_an_index_whose_answer_is_lost_is_known_as_that_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, place = tmp_path / "run", Folder(tmp_path / "store")
+    write(root, vae__best="1")
+    copying = copier(root, place.root, place)
+    copying.step()
+    write(root, vae__new="n")
+    lose_answer(place, 2)
+    with pytest.raises(ConnectionError):
+        copying.step()
+    assert "vae/new" in index(place.root)
+    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+        patch.setattr(place, "write", Mock(side_effect=ConnectionError))
+        copying.step()
+    found = read_index(place, "store")
+    assert found is not None
+    assert found.version in read_record(record_path(root, str(place.root)))[0]
+    (root / "vae/new").unlink()  # as it was before
+    copying.step()
+    assert equal(root, place.root)
 
 
 def test_a_store_that_another_machine_has_taken_since_keeps_its_objects(

@@ -100,6 +100,8 @@ class Copier:
         self._incoming = {name for name in names if name.startswith(f"{INCOMING}/")}
         self._unsettled = [n for n, e in self._index.files.items() if e.incoming in self._incoming]
         self._removed = [name for name in self._index.removed if name in names]
+        # Versions of the index that were sent and not acknowledged: the store may have one of them.
+        self._sent: list[str] = []
 
     def step(self) -> bool:
         """Bring the store to the state of the folder; whether it was there already.
@@ -115,13 +117,14 @@ class Copier:
             raise FileNotFoundError(f"{self._root} is gone")
         self._settle()
         known = {name: file.stamp for name, file in self._known.items()}
-        if scan(self._root) == known and known.keys() == self._index.files.keys():
+        indexed = known.keys() == self._index.files.keys() and not self._sent
+        if indexed and scan(self._root) == known:
             return True
         with snapshot(self._root, known) as seen:
             taken = self._within(seen.stamps)
             files = {name: self._file(name, seen) for name in _in_order(taken)}
         entries = {name: file.entry for name, file in files.items()}
-        if entries == self._index.files:
+        if entries == self._index.files and not self._sent:
             self._known = files
             write_record(self._record, [self._index.version], files)
             self._clean()
@@ -219,8 +222,10 @@ class Copier:
         after = Index(new_version(), self._name, entries, tuple(removed))
         self._lease.check()
         # First: killed here, the folder must know either version as its own.
-        write_record(self._record, [before.version, after.version], files)
+        self._sent.append(after.version)
+        write_record(self._record, [before.version, *self._sent], files)
         self._location.write(INDEX, after.dump())
+        self._sent.clear()
         changed = [name for name, entry in entries.items() if before.files.get(name) != entry]
         self._unsettled = [*dict.fromkeys([*self._unsettled, *changed])]
         self._unsettled = [name for name in self._unsettled if name in entries]
