@@ -174,3 +174,14 @@ def test_the_papers_curve_stands_beside_those_of_its_environment(
     paper = [line for line in svg.csv.splitlines() if "paper" in line]
     assert len(paper) == (len(PAPER_CURVE) if beside else 0)
     assert draw_learning({"this run": []}, envs) is None
+
+
+def test_metrics_of_which_no_chart_can_be_drawn_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    values = (1e308, -1e308, "nan", 2, 3)
+    lines = [f"{step},loss,{value},0,x" for step, value in enumerate(values)]
+    path.write_text("\n".join(["step,name,value,seconds,made_by", *lines, ""]))
+    drawn = draw(Chart({"loss": "loss"}, "step", "loss"), read_metrics(path))
+    assert drawn is not None
+    assert "308" not in drawn.csv
+    assert "4.0,3.0" in drawn.csv

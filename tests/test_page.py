@@ -282,6 +282,11 @@ def changed(value: Any, *keys: str) -> Callable[[dict[str, Any]], Any]:
             changed([1, "high"], "agent", "returns"),
             "agent.returns.1 is not a number",
         ),
+        (
+            "evaluate/scores.json",
+            changed([1e308, -1e308], "agent", "returns"),
+            "agent.returns.0 is not a number of at most 1e+100",
+        ),
         ("evaluate/scores.json", changed([0, 10**12], "agent", "seeds"), None),
         (
             "evaluate/scores.json",

@@ -19,6 +19,8 @@ from typing import Any
 from worldmodels.errors import ArtifactError, system_error
 
 MEGABYTE = 2**20
+LARGEST_NUMBER = 1e100
+"""Of a result: the difference of two larger ones may be infinite."""
 LONGEST_LINE = 2000
 """Characters of a text from a file that are shown."""
 

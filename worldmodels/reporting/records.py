@@ -6,12 +6,13 @@ error that names the file and the field. Texts are escaped by the templates of t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from worldmodels.errors import ArtifactError
-from worldmodels.files.untrusted import MEGABYTE, printable, read_json
+from worldmodels.files.untrusted import LARGEST_NUMBER, MEGABYTE, printable, read_json
 from worldmodels.reporting.scores import Score
 from worldmodels.runs.integrity import IMPORTED
 
@@ -56,12 +57,11 @@ class Record:
     def number(self, key: str) -> float:
         """The number under `key`."""
         value = self._field(key)
-        try:
-            if not isinstance(value, bool) and isinstance(value, int | float):
-                return float(value)
-        except OverflowError:
-            pass
-        raise self._wrong(key, "is not a number")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(key, "is not a number")
+        if LARGEST_NUMBER < abs(value) < math.inf:
+            raise self._wrong(key, f"is not a number of at most {LARGEST_NUMBER:.0e}")
+        return float(value)
 
     def count(self, key: str) -> int:
         """The number under `key`, which is an integer of 0 or more."""

@@ -11,6 +11,7 @@ import csv
 import errno
 import io
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +35,7 @@ from rich.text import Text
 from worldmodels.errors import ArtifactError
 from worldmodels.extensions import reason
 from worldmodels.files.atomic import atomic_path, writing
-from worldmodels.files.untrusted import MEGABYTE, printable, read_bytes
+from worldmodels.files.untrusted import LARGEST_NUMBER, MEGABYTE, printable, read_bytes
 from worldmodels.runs.health import Health, Range
 from worldmodels.runs.integrity import require_made_by
 from worldmodels.system.resources import Gauge
@@ -231,7 +232,9 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Rows (step, name, value, seconds) of a metrics file; a torn last line is left out.
+    """Rows (step, name, value, seconds) of a metrics file.
+
+    A torn last line is left out, and so are numbers of which no chart can be drawn.
 
     Raises:
         ArtifactError: it is not a file of metrics, or not a regular file.
@@ -253,7 +256,7 @@ def read_metrics(path: Path) -> list[Row]:
                 step, value, seconds = int(row["step"]), float(row["value"]), float(row["seconds"])
             except (TypeError, ValueError):
                 continue
-            if abs(step) <= 2**53:
+            if abs(step) <= 2**53 and (abs(value) <= LARGEST_NUMBER or not math.isfinite(value)):
                 rows.append((step, row["name"], value, seconds))
     except csv.Error as error:
         raise _no_metrics(path, error) from None
