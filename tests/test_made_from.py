@@ -24,6 +24,7 @@ def done(data: Path, *words: str) -> str:
     return result.stdout + result.stderr
 
 
+@pytest.mark.system
 def test_actions_of_another_range_are_those_of_another_controller(copy: Path) -> None:
     line = error_line(run(copy, "stage=controller", *SMOKE, SQUASH))
     assert "smoke/controller was made with env.squash=" in line
@@ -57,6 +58,7 @@ def test_a_key_of_controllers_does_not_matter_to_random_actions(copy: Path) -> N
     assert "rollouts: done before" in said
 
 
+@pytest.mark.system
 def test_models_that_do_not_belong_together_are_neither_used_nor_reported(copy: Path) -> None:
     assert "left out" not in done(copy, "stage=report", *SMOKE)
     done(copy, "stage=vae", *SMOKE, "vae.learning_rate=2e-3", "overwrite=true")
@@ -72,6 +74,7 @@ def test_models_that_do_not_belong_together_are_neither_used_nor_reported(copy: 
     assert "report: vae is left out" not in said
 
 
+@pytest.mark.system
 def test_scores_of_an_earlier_controller_are_not_reported(copy: Path) -> None:
     done(copy, "stage=controller", *SMOKE, "controller.sigma=0.3", "overwrite=true")
     said = done(copy, "stage=report", *SMOKE)
@@ -79,6 +82,7 @@ def test_scores_of_an_earlier_controller_are_not_reported(copy: Path) -> None:
     assert "report: controller is left out" not in said
 
 
+@pytest.mark.system
 def test_damaged_shards_can_be_left_out_of_a_training(copy: Path) -> None:
     path = copy / "smoke/rollouts/shard-00001.h5"
     path.write_bytes(path.read_bytes()[:-5000])

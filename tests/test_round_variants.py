@@ -64,6 +64,7 @@ def test_the_rows_of_a_seed_differ_in_their_changes_from_the_first_own_round_on(
                 assert own["evaluate.episodes"] == script.EVALUATION["episodes"]
 
 
+@pytest.mark.system
 def test_the_first_rounds_of_a_row_are_those_that_rows_have_in_common(
     script: ModuleType, config_of: Any, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ def made(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.system
 def test_a_trial_as_base_has_the_stages_that_its_sweep_has_and_those_of_its_base(
     tmp_path: Path,
 ) -> None:
@@ -62,6 +63,7 @@ def test_the_bases_of_a_base(tmp_path: Path, part: str) -> None:
         names(f"bad/{part}")
 
 
+@pytest.mark.system
 def test_trials_of_other_inputs_are_not_ranked_together(tmp_path: Path) -> None:
     words = (*SWEEP, "rollouts.policy=uniform", "vae.latent_size=32")
     for name, squash in (("one", "half_tanh"), ("other", "clipped_tanh")):
