@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from command import ALONE, run
 from pages import rows
 
@@ -13,6 +14,7 @@ SHOWN = {"median", "worst", "worst-2"}
 """Of five episodes."""
 
 
+@pytest.mark.system
 def test_videos_leave_the_scores_as_they_are(copy: Path) -> None:
     words = ("stage=evaluate", "preset=smoke", "evaluate.episodes=5", "evaluate.engine=native")
     folder = copy / "smoke/evaluate"

@@ -253,6 +253,7 @@ def _simulate(tool: None, heartbeat: Heartbeat) -> str:
     return "done"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("processes", [0, 1])
 def test_what_workers_spend_is_counted_by_the_process_that_started_them(processes: int) -> None:
     before, meter = spent.spent(), Meter()

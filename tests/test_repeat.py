@@ -159,6 +159,7 @@ def test_an_agent_plays_with_the_frame_skip_that_it_was_trained_with(tmp_path: P
         worldmodels.load_agent(agent)
 
 
+@pytest.mark.system
 def test_a_model_without_rewards_counts_the_steps_of_the_simulator(tmp_path: Path) -> None:
     words = ("stage=all", "preset=smoke", "controller.world=dream", "rnn.reward_weight=0")
     done = run(

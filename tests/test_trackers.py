@@ -227,6 +227,7 @@ def train(episodes: EpisodeSet, folder: Path, tracker: Album | None) -> dict[str
     return {name: value.numpy().copy() for name, value in model.state_dict().items()}
 
 
+@pytest.mark.system
 def test_a_training_with_pictures_has_the_weights_of_one_without(
     episodes: EpisodeSet, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_trials_killed_at_any_moment_are_those_of_a_sweep_that_was_not(tmp_path:
     assert (tmp_path / "whole/it/sweep.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.system
 def test_a_trial_that_cannot_be_trained_has_failed_and_the_others_go_on(tmp_path: Path) -> None:
     rates = "{vae.learning_rate: [1e-3, 1e5]}"
     words = ["sweep.trials=3", "sweep.random_trials=3", "vae.epochs=1"]
@@ -264,6 +265,7 @@ def test_a_sweep_of_gradients_is_chosen_by_its_metric_and_has_its_settings(tmp_p
     assert "actor_critic.learning_rate=0.0003, now 0.001; choose another run=" in line
 
 
+@pytest.mark.system
 def test_what_does_not_fit_the_sweep_is_one_line(tmp_path: Path) -> None:
     words = ["sweep.space={vae.epochs: [1, 2]}", "sweep.trials=1"]
     line = error_line(run(tmp_path, *BRIEF, *words, "sweep.metric=validation/accuracy"))

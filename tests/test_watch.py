@@ -223,6 +223,7 @@ def drive(page: Page, seed: int | None = None) -> View:
     return page.view(lambda view: view["ended"])
 
 
+@pytest.mark.system
 def test_episodes_of_a_person_are_rollouts_that_stages_train_on(tmp_path: Path) -> None:
     words, rollouts = (*GATE, gate(tmp_path)), tmp_path / "people/rollouts"
     with running(tmp_path, *words) as program:

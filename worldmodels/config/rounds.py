@@ -20,17 +20,22 @@ SIZES = {
 def check(config: Config) -> None:
     """Raise `ConfigError` where ``iterate.schedule`` gives a round a network of other sizes than
     the round before. A controller for another objective may have them: it starts anew."""
-    before = round_config(config, 1)
-    for number in (change["round"] for change in config.iterate.schedule):
-        now = round_config(config, number)
-        for section, keys in SIZES.items():
-            if section == "controller" and now.controller.objective != before.controller.objective:
-                continue
-            for key in keys:
-                old, new = (getattr(getattr(each, section), key) for each in (before, now))
-                if old != new:
-                    raise ConfigError(
-                        f"iterate.schedule: {section}.{key} changes in round {number}, whose"
-                        " training starts from the weights of the round before; leave it out"
-                    )
-        before = now
+    for change in config.iterate.schedule:
+        number = change["round"]
+        named = [
+            (section, key)
+            for section, keys in SIZES.items()
+            for key in keys
+            if key in change.get(section, {})
+        ]
+        if number == 1 or not named:
+            continue
+        before, now = round_config(config, number - 1), round_config(config, number)
+        anew = now.controller.objective != before.controller.objective
+        for section, key in named:
+            old, new = (getattr(getattr(each, section), key) for each in (before, now))
+            if old != new and not (section == "controller" and anew):
+                raise ConfigError(
+                    f"iterate.schedule: {section}.{key} changes in round {number}, whose training"
+                    " starts from the weights of the round before; leave it out"
+                )
