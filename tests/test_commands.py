@@ -194,7 +194,9 @@ def test_a_bootstrap_run_gives_its_controller_episodes_and_encoder_and_nothing_e
     bootstrapped = (*few, "+bootstrap={rollouts:{episodes:4,policy:brownian},rnn:{hidden_size:16}}")
     drive = ("rollouts.policy=controller", "rollouts.noise=0.1")
     early = run(tmp_path, "stage=rollouts", *bootstrapped, *drive)
-    assert "stage=bootstrap run=bootstrapped" in error_line(early)
+    assert "bootstrapped/bootstrap/controller is missing: first run stage=bootstrap" in error_line(
+        early
+    )
     done = run(tmp_path, "stage=all", *bootstrapped, *drive)
     assert done.returncode == 0, done.stdout + done.stderr
     bootstrap, main = (
