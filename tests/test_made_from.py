@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from command import ALONE, error_line, run
 
+from worldmodels.runs.manifests import read_manifest, write_manifest
+
 SMOKE = ("preset=smoke", ALONE)
 DREAMT = (
     *("stage=controller", *SMOKE, "run=dreamt", "base=smoke", "controller.world=dream"),
@@ -51,6 +53,15 @@ def test_a_controller_has_the_frames_of_the_episodes(copy: Path, override: str) 
     line = error_line(run(copy, *DREAMT, override))
     assert override in line
     assert "smoke/rollouts have env." in line
+
+
+def test_episodes_of_an_older_version_lack_keys_that_are_not_compared(copy: Path) -> None:
+    folder = copy / "smoke/rollouts"
+    record = read_manifest(folder)
+    for key in ("env.size", "env.frame_skip"):
+        del record["config"][key]
+    write_manifest(folder, record)
+    done(copy, *DREAMT)
 
 
 def test_a_key_of_controllers_does_not_matter_to_random_actions(copy: Path) -> None:

@@ -141,21 +141,32 @@ def test_an_operation_whose_answer_is_lost_does_not_keep_the_store_from_the_newe
     assert len(lost) > 8
 
 
-def test_an_index_whose_answer_is_lost_is_known_as_that_of_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, place = tmp_path / "run", Folder(tmp_path / "store")
+def copied(folder: Path) -> tuple[Path, Folder, Copier]:
+    """A run that is in its store, the store, and its copier."""
+    root, place = folder / "run", Folder(folder / "store")
     write(root, vae__best="1")
     copying = copier(root, place.root, place)
     copying.step()
+    return root, place, copying
+
+
+def step_without_index(copying: Copier, place: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is cut off when it writes the index."""
+    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+        patch.setattr(place, "write", Mock(side_effect=ConnectionError))
+        copying.step()
+
+
+def test_an_index_whose_answer_is_lost_is_known_as_that_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, place, copying = copied(tmp_path)
     write(root, vae__new="n")
     lose_answer(place, 2)
     with pytest.raises(ConnectionError):
         copying.step()
     assert "vae/new" in index(place.root)
-    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
-        patch.setattr(place, "write", Mock(side_effect=ConnectionError))
-        copying.step()
+    step_without_index(copying, place, monkeypatch)
     found = read_index(place, "store")
     assert found is not None
     assert found.version in read_record(record_path(root, str(place.root)))[0]
@@ -184,14 +195,9 @@ def test_a_store_that_another_machine_has_taken_since_keeps_its_objects(
 def test_what_another_machine_sends_is_not_removed_as_left_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, place = tmp_path / "run", Folder(tmp_path / "store")
-    write(root, vae__best="1")
-    copying = copier(root, place.root, place)
-    copying.step()
+    root, place, copying = copied(tmp_path)
     write(root, vae__best="2")
-    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
-        patch.setattr(place, "write", Mock(side_effect=ConnectionError))  # of the index
-        copying.step()
+    step_without_index(copying, place, monkeypatch)
     write(root, vae__best="1")
     foreign(place)
     before = objects(place)

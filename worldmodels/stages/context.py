@@ -18,6 +18,7 @@ from worldmodels.config.environments import default_observation
 from worldmodels.config.parts import parts
 from worldmodels.config.schema import Config, flat, round_config
 from worldmodels.config.shipped import environment_of
+from worldmodels.config.usage import written
 from worldmodels.envs.engines import check_registered, check_restorable
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
@@ -170,17 +171,16 @@ class Context:
         if not trains or not self.run.has("rollouts"):
             return
         recorded, env = self.run.manifest("rollouts")["config"], self.config.env
-        before = ObservationSpec(recorded["env.crop_rows"], recorded["env.size"])
-        here = ObservationSpec(env.crop_rows, env.size)
-        words = [(_keys(before), _keys(here))]
-        if "env.frame_skip" in recorded:  # not in imported episodes
-            skips = (recorded["env.frame_skip"] or 1, env.frame_skip or 1)
-            words.append((f"env.frame_skip={skips[0]}", f"env.frame_skip={skips[1]}"))
-        for there, given in words:
-            if there != given:
+        for key in ("crop_rows", "size", "frame_skip"):
+            now = getattr(env, key)
+            # Imported episodes have no frame skip, those of an older version not every key.
+            before = recorded.get(f"env.{key}", now)
+            if key == "frame_skip":
+                before, now = before or 1, now or 1
+            if before != now:
                 raise ConfigError(
-                    f"{given}: the episodes of {self.run.locate('rollouts')} have {there}; give"
-                    " the preset and the keys of their run"
+                    f"env.{key}={written(now)}: the episodes of {self.run.locate('rollouts')} have"
+                    f" env.{key}={written(before)}; give the preset and the keys of their run"
                 )
 
     def check_models(self, config: Config) -> None:

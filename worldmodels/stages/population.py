@@ -1,7 +1,7 @@
 """``stage=sweep`` with ``sweep.method=population``: learning rates by population-based training.
 
 The stages before the one that is trained run once, in the folder of this run. Each member trains
-for an interval in a run of its own, ``interval-001/member-001`` and so on, which goes on from the
+for an interval in a run of its own, ``interval-001/member-001`` and so on, which continues from the
 checkpoint of the run that it continues; so nothing is overwritten, and an interval that was killed
 is resumed as any stage. ``sweep.json`` has every interval that ended. The runs of an interval are
 removed when all members have ended the next one.

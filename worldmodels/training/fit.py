@@ -45,7 +45,7 @@ class FitOptions:
         made_by: hash of configuration and inputs; a checkpoint with another one is refused.
         accumulate: parts in which a process computes its rows of a batch.
         compile: compile the loss.
-        continued: folder of another fit, which this one goes on from where `folder` has no
+        continued: folder of another fit, which this one continues from where `folder` has no
             checkpoint: with its weights, optimiser and epochs. Only epochs of this fit are
             compared for the lowest validation loss.
     """

@@ -2,7 +2,7 @@
 from whose weights, and at which rate.
 
 All members train for an interval, before the next one begins for any of them. Then the worst
-quarter goes on from the weights and the optimiser of members of the best quarter (*exploit*), each
+quarter continues from weights and optimiser of members of the best quarter (*exploit*), each
 at its parent's rate times one of `FACTORS` (*explore*). What is drawn depends on the seed, the
 interval and the member alone, so that a population that was killed goes on as it would have.
 """
