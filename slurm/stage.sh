@@ -24,6 +24,9 @@ run_stage() {
     # Overrides given last win: what overwrite=true would delete now is this job's own progress.
     [[ ${SLURM_RESTART_COUNT:-0} -eq 0 ]] || set -- "$@" overwrite=false
 
+    # Where Slurm does not bind a job to its cores, the machine's would be counted.
+    export LOKY_MAX_CPU_COUNT=${LOKY_MAX_CPU_COUNT:-$SLURM_CPUS_PER_TASK}
+
     trap 'warned=yes; warn "$stage" || true' TERM
     # Since Slurm 22.05 a step no longer inherits --cpus-per-task.
     srun "${step_options[@]}" --job-name="$stage" --cpus-per-task="$SLURM_CPUS_PER_TASK" \

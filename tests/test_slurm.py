@@ -32,7 +32,7 @@ def test_scripts_pass_shellcheck() -> None:
 def slurm(commands: Commands) -> Commands:
     """Inside a batch job: srun starts the task, scancel --signal reaches the task alone."""
     commands.env |= {"SLURM_JOB_ID": "42", "SLURM_CPUS_PER_TASK": "16"}
-    commands.add("python", 'exit "${PROGRAM:-0}"')
+    commands.add("python", 'echo "$LOKY_MAX_CPU_COUNT cores"; exit "${PROGRAM:-0}"')
     commands.add(
         "srun",
         """while [[ $1 == --* ]]; do shift; done
@@ -56,9 +56,9 @@ def test_batch_script_runs_its_stage_with_the_overrides(slurm: Commands, name: s
     done = slurm.run("bash", f"slurm/{name}.sbatch", "run=mine", "vae.latent_size=64")
     assert done.returncode == 0, done.stderr
     [call] = slurm.calls("python")
-    simulates = name in SIMULATING
-    workers = "workers.processes=16 " if simulates else ""
-    assert call == f"-m worldmodels stage={name} {workers}run=mine vae.latent_size=64"
+    # No workers.processes: a stage with a GPU has none, others one for each core of the job.
+    assert call == f"-m worldmodels stage={name} run=mine vae.latent_size=64"
+    assert "16 cores" in done.stdout
     [step] = slurm.calls("srun")
     assert step.startswith(f"--ntasks=1 --job-name={name} --cpus-per-task=16 python ")
     assert slurm.calls("scontrol") == []
@@ -76,6 +76,12 @@ def test_batch_script_asks_for_what_its_stage_uses(name: str) -> None:
     # Slurm fails a job without a word when the folder of its log is missing.
     assert Path(asked["output"]).parent == Path("data")
     assert (ROOT / "data").is_dir()
+
+
+def test_a_job_may_use_fewer_cores_than_it_has(slurm: Commands) -> None:
+    slurm.env["LOKY_MAX_CPU_COUNT"] = "4"
+    done = slurm.run("bash", "slurm/controller.sbatch", "run=mine")
+    assert "4 cores" in done.stdout
 
 
 def test_stopped_stage_is_requeued(slurm: Commands) -> None:
