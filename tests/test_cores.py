@@ -36,7 +36,7 @@ def test_a_containers_quota_counts_and_not_the_hosts_cores(
     assert available_cores() == 3
     assert cores_in_words() == "3 of 64 cores"
     runtime = Runtime(composed("device=cpu"))
-    assert runtime.processes == 3
+    assert runtime.processes("cpu") == 3
     assert runtime.real(None).env_processes == 1
     alone = Runtime(composed("device=cpu", "workers.processes=0"))
     assert alone.real(None).env_processes == 3

@@ -2,16 +2,23 @@
 
 import os
 import platform
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from command import composed
 from lightning_fabric.accelerators.mps import MPSAccelerator
 
+from worldmodels.config import limits
 from worldmodels.envs.engines import simulation_device
 from worldmodels.errors import ConfigError
+from worldmodels.models.features import FeatureSpec
 from worldmodels.stages.runtime import Runtime
+from worldmodels.system.cores import available_cores
 from worldmodels.system.devices import choose_device, has_bfloat16
+from worldmodels.worlds.members import SamplingRule
+from worldmodels.worlds.specs import DreamWorldSpec, NoveltyWorldSpec
 
 
 @pytest.fixture
@@ -22,12 +29,23 @@ def metal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MPSAccelerator, "is_available", lambda: True)
 
 
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 def test_a_device_that_is_not_here_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name in ("cuda", "mps"):
         with pytest.raises(ConfigError, match=rf"^device={name}: .*; use device=auto or"):
             choose_device(name)
+        with pytest.raises(ConfigError, match=rf"^workers.device={name}: .*workers.device=auto or"):
+            choose_device(name, "workers.device")
     assert choose_device("auto") == torch.device("cpu")
 
 
@@ -42,7 +60,8 @@ def test_metal_is_one_process_in_float32_beside_a_simulator_on_the_cpu(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     runtime = Runtime(composed("device=mps"))
-    assert runtime.processes == 0
+    assert runtime.processes("mps") == 0
+    assert runtime.processes(str(runtime.real_device)) == available_cores()
     assert not runtime.bfloat16
     assert not has_bfloat16(torch.device("mps"))
     assert runtime.fabric().device.type == "mps"
@@ -51,13 +70,39 @@ def test_metal_is_one_process_in_float32_beside_a_simulator_on_the_cpu(
     assert Runtime(composed("device=auto")).device.type == "cpu"
 
 
-def test_a_gpu_computes_with_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    try:
-        assert choose_device("auto") == torch.device("cuda")
-        assert torch.are_deterministic_algorithms_enabled()
-        assert torch.is_deterministic_algorithms_warn_only_enabled()
-        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    finally:
-        torch.use_deterministic_algorithms(False)
+def test_beside_a_gpu_the_environment_is_on_all_cores_and_the_learned_model_on_the_gpu(
+    gpu: None,
+) -> None:
+    runtime = Runtime(composed("device=auto", "env.engine=gymnasium"))
+    real, dream = runtime.real(None), _learned_model(runtime)
+    assert (real.device, dream.device) == ("cpu", "cuda")
+    assert real.bfloat16 == has_bfloat16(torch.device("cpu"))
+    assert dream.bfloat16
+    assert NoveltyWorldSpec(dream).device == "cuda"
+    assert runtime.processes(real.device) == available_cores()
+    assert runtime.processes(dream.device) == 0
+
+
+def test_the_environment_may_be_on_the_gpu(gpu: None) -> None:
+    words = "device=cpu", "workers.device=cuda", "env.engine=gymnasium"
+    runtime = Runtime(composed(*words))
+    real = runtime.real(None)
+    assert (real.device, _learned_model(runtime).device) == ("cuda", "cpu")
+    assert real.env_processes == available_cores()
+    assert runtime.processes(real.device) == 0
+
+
+def test_workers_of_a_cluster_have_no_gpu() -> None:
+    with pytest.raises(ConfigError, match=r"^workers.device=cuda: .*choose cpu, or workers=local"):
+        limits.check(composed("workers=ray", "workers.device=cuda"))
+
+
+def _learned_model(runtime: Runtime) -> DreamWorldSpec:
+    return runtime.dream(Path("rnn.safetensors"), FeatureSpec(), 1.0, SamplingRule(), None)
+
+
+def test_a_gpu_computes_with_deterministic_algorithms(gpu: None) -> None:
+    assert choose_device("auto") == torch.device("cuda")
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"

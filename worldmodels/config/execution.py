@@ -8,6 +8,7 @@ from typing import Any
 from worldmodels import seeds
 from worldmodels.config.choices import (
     Backend,
+    Device,
     Engine,
     LoggerMode,
     Precision,
@@ -116,7 +117,12 @@ class WorkersConfig:
     command."""
     processes: int | None = number(None, 0, 1024)
     """Worker processes. 0: none, this process works (not with ray). null: one for each core, none
-    on a GPU; with ray one for each core of the cluster, also of machines that join it later."""
+    for a world on a GPU; with ray one for each core of the cluster, also of machines that join it
+    later."""
+    device: Device = Device.cpu
+    """Where episodes in the environment are played, with encoder and dynamics model; the learned
+    model is a world on device. A GPU is worth it for a large env.num_envs and few cores; not with
+    ray."""
     timeout: float = number(120.0, 0, _WEEK, above=True, unit="seconds")
     """Time without progress after which a worker is replaced."""
 

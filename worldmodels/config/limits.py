@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from worldmodels import seeds
-from worldmodels.config import exploration, rounds
+from worldmodels.config import collection, exploration, rounds
 from worldmodels.config.choices import (
     EXPORTS,
     IMPORT,
     IMPORTS,
-    ActionSource,
     Backend,
+    Device,
     Features,
     Optimizer,
     Stage,
@@ -28,11 +28,11 @@ from worldmodels.config.choices import (
     SweepMethod,
     WorldKind,
 )
+from worldmodels.config.execution import WorkersConfig
 from worldmodels.config.hubs import hub_address, is_hub
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.policies import ControllerConfig
 from worldmodels.config.schema import Config, bootstrap_config, flat, round_config, unknown
-from worldmodels.config.sections import RolloutsConfig
 from worldmodels.config.space import SECTIONS, population_rate, read_space, with_values
 from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
@@ -84,17 +84,12 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"env.action_bins has {len(config.env.action_bins)} entries: choose three actions"
         )
-    if config.workers.backend is Backend.ray and config.workers.processes == 0:
-        raise ConfigError(
-            "workers.processes=0: workers.backend=ray needs workers; choose 1 or more, null for one"
-            " for each core of the cluster, or workers=local"
-        )
+    if config.workers.backend is Backend.ray:
+        _check_cluster(config.workers)
     _check_search(config.controller)
     _check_gradients(config)
     _check_memory(config)
-    _check_branches(config)
-    _check_noise(config.rollouts)
-    _check_mirrored(config)
+    collection.check(config)
     exploration.check(config)
     if config.rnn.failure_termination is not None and config.rollouts.stall_steps is None:
         raise ConfigError(
@@ -225,6 +220,19 @@ def _check_format(config: Config) -> None:
             )
 
 
+def _check_cluster(config: WorkersConfig) -> None:
+    if config.processes == 0:
+        raise ConfigError(
+            "workers.processes=0: workers.backend=ray needs workers; choose 1 or more, null for one"
+            " for each core of the cluster, or workers=local"
+        )
+    if config.device is not Device.cpu:
+        raise ConfigError(
+            f"workers.device={config.device.name}: workers=ray computes on CPUs; choose cpu, or"
+            " workers=local"
+        )
+
+
 def _check_search(config: ControllerConfig) -> None:
     first, final = config.first_episodes, config.final_sigma
     if first is not None and first > config.episodes:
@@ -324,44 +332,6 @@ def _check_memory(config: Config) -> None:
             f"controller.diagonal=false: a controller of {least:,} parameters or more has too large"
             f" a covariance matrix (at most {COVARIANCE:,}); choose controller.diagonal=true or"
             " fewer controller.pca_components"
-        )
-
-
-def _check_branches(config: Config) -> None:
-    """Branches whose controller would act as that of their parent does."""
-    iterating = config.stage is Stage.iterate
-    key, noise = "rollouts.noise", config.rollouts.noise
-    if iterating:
-        key, noise = "iterate.noise", config.iterate.noise
-    controlled = iterating or config.rollouts.policy is ActionSource.controller
-    if config.rollouts.branches is not None and controlled and noise == 0:
-        raise ConfigError(
-            f"rollouts.branches={config.rollouts.branches}: without noise, branches repeat the"
-            f" actions of their parent; choose {key} above 0"
-        )
-
-
-def _check_mirrored(config: Config) -> None:
-    """Mirrored episodes of an environment without a mirror image, or with branches."""
-    share, actions = config.rollouts.mirrored_share, config.env.mirrored_actions
-    if share and actions is None:
-        raise ConfigError(
-            f"rollouts.mirrored_share={share}: it is not known which actions change sign in the"
-            " mirror image; give env.mirrored_actions, or rollouts.mirrored_share=0"
-        )
-    if share and config.rollouts.branches is not None:
-        raise ConfigError(
-            f"rollouts.mirrored_share={share}: mirrored environments cannot be set back to an"
-            " earlier state; choose rollouts.branches=null, or rollouts.mirrored_share=0"
-        )
-
-
-def _check_noise(rollouts: RolloutsConfig) -> None:
-    """A policy of noise alone that has none."""
-    if rollouts.policy is ActionSource.action_noise and rollouts.action_noise == 0:
-        raise ConfigError(
-            "rollouts.policy=action_noise: its actions would be constant; give"
-            " rollouts.action_noise above 0"
         )
 
 

@@ -60,10 +60,10 @@ def write_trained(
     encoder, members = load_encoder(models.encoder).for_inference(), load_members(models.dynamics)
     # Saved in the type they were used in: bfloat16 halves the size. In the environment the
     # dynamics model computes in float32.
-    if context.runtime.world_bfloat16:
+    if context.runtime.real_bfloat16:
         encoder = encoder.to(torch.bfloat16)
-        if context.config.controller.world is WorldKind.dream:
-            members = [member.to(torch.bfloat16) for member in members]
+    if context.config.controller.world is WorldKind.dream and context.runtime.dream_bfloat16:
+        members = [member.to(torch.bfloat16) for member in members]
     dynamics, *others = members
     agent, first = folder.path / "agent", load_first_latents(models.dynamics)
     write_agent(agent, Agent(encoder, dynamics, parameters, joined, tuple(others)), first)

@@ -120,6 +120,7 @@ class Context:
             if self.config.trainer.compile:
                 compiling.check(device)
         if self.config.stage not in extras.WITHOUT_ENV:
+            choose_device(self.config.workers.device.name, "workers.device")
             self.runtime.connect()
         if self.config.stage is not Stage.inspect:
             reason = unwritable(self.run.root)

@@ -253,7 +253,7 @@ def batch_sizes(context: Context) -> tuple[int, int]:
         return context.config.env.num_envs, context.config.env.num_envs
     if config.dream_num_envs is not None:
         return config.dream_num_envs, config.dream_num_envs
-    if context.runtime.world_device.type != "cpu":
+    if context.runtime.dream_device.type != "cpu":
         return GPU_DREAM_ENVS, GPU_DREAM_ENVS
     return MIN_DREAM_ENVS, MAX_DREAM_ENVS
 

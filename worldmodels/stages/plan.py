@@ -44,9 +44,10 @@ def run(context: Context) -> None:
     """Calibrate, print the plan, and write it to ``plan.json`` in the folder of the run."""
     config, started = context.config, time.time() - psutil.Process().create_time()
     began = time.monotonic()
-    prepare(context.runtime.env_spec(), str(context.runtime.device))
+    played_on = str(context.runtime.real_device)
+    prepare(context.runtime.env_spec(), played_on)
     compiled = time.monotonic() - began
-    device, workers = context.runtime.device.type, context.runtime.processes
+    device, workers = context.runtime.device.type, context.runtime.processes(played_on)
     say(
         f"plan: calibrating for env={config.env.name}, {cores_in_words()}, {workers} workers,"
         f" device {device}; about a minute"
@@ -185,7 +186,7 @@ def _write(
             **provenance(),
             "cores": available_cores(),
             "device": context.runtime.device.type,
-            "workers": context.runtime.processes,
+            "workers": context.runtime.processes(str(context.runtime.real_device)),
             "config": flat(**vars(config)),
             "calibration_s": round(took, 1),
             "rates": [asdict(rates) for rates in known.values()],

@@ -188,7 +188,7 @@ def _baseline(context: Context) -> _BaselinePlayer:
 
     manifest, engine = context.run.manifest("baseline"), context.config.evaluate.engine
     folder = context.run.locate("baseline")
-    path, bfloat16 = verified(folder, POLICY), context.runtime.world_bfloat16
+    path, bfloat16 = verified(folder, POLICY), context.runtime.real_bfloat16
     if manifest["summary"]["world"] == WorldKind.real.name:
         spec = policy_spec(context, manifest["config"], None, bfloat16)
         return _BaselinePlayer(BaselinePolicy(path, spec), context.runtime.real(engine), None)

@@ -49,8 +49,13 @@ class Runtime:
         return choose_device(self.config.device.name)
 
     @property
-    def world_device(self) -> torch.device:
-        """The device that episodes are played on; the machines of a cluster need no GPU."""
+    def real_device(self) -> torch.device:
+        """The device that episodes in the environment are played on."""
+        return choose_device(self.config.workers.device.name, "workers.device")
+
+    @property
+    def dream_device(self) -> torch.device:
+        """The device of the learned model as a world; the machines of a cluster need no GPU."""
         return torch.device("cpu") if self._on_ray else self.device
 
     @property
@@ -59,9 +64,14 @@ class Runtime:
         return self._bfloat16_on(self.device)
 
     @property
-    def world_bfloat16(self) -> bool:
-        """Whether networks compute in bfloat16 while episodes are played."""
-        return self._bfloat16_on(self.world_device)
+    def real_bfloat16(self) -> bool:
+        """Whether networks compute in bfloat16 in episodes in the environment."""
+        return self._bfloat16_on(self.real_device)
+
+    @property
+    def dream_bfloat16(self) -> bool:
+        """Whether the learned model computes in bfloat16 as a world."""
+        return self._bfloat16_on(self.dream_device)
 
     def ranks(self) -> AbstractContextManager[Ranks]:
         """The processes that train one model, this one being rank 0."""
@@ -111,12 +121,14 @@ class Runtime:
             )
         return controls
 
-    @property
-    def processes(self) -> int:
-        """Worker processes; 0 on a GPU, where one large batch is faster than several small ones."""
+    def processes(self, device: str) -> int:
+        """Worker processes of this machine for a world on a device.
+
+        One for each core; 0 on a GPU, where one large batch is faster than several small ones.
+        """
         if self.config.workers.processes is not None:
             return self.config.workers.processes
-        return available_cores() if self.device.type == "cpu" else 0
+        return available_cores() if device == "cpu" else 0
 
     def connect(self) -> None:
         """Connect to the cluster whose workers stages use, if the configuration names one.
@@ -155,16 +167,16 @@ class Runtime:
                 f"env.size={spec.size}: the encoder {encoder} takes frames of {taken} pixels;"
                 f" choose env.size={taken}"
             )
-        device = str(self.world_device)
+        device = str(self.real_device)
         prepare(spec, device)
         return RealWorldSpec(
             env=spec,
-            env_processes=1 if self._on_ray or self.processes else available_cores(),
+            env_processes=1 if self._on_ray or self.processes(device) else available_cores(),
             encoder=encoder,
             dynamics=dynamics,
             features=features,
             device=device,
-            bfloat16=self.world_bfloat16,
+            bfloat16=self.real_bfloat16,
             compiles=self._on_ray,
         )
 
@@ -189,8 +201,8 @@ class Runtime:
             dynamics=dynamics,
             temperature=temperature,
             features=features,
-            device=str(self.world_device),
-            bfloat16=self.world_bfloat16,
+            device=str(self.dream_device),
+            bfloat16=self.dream_bfloat16,
             rule=rule,
             starts=starts,
         )
@@ -207,7 +219,8 @@ class Runtime:
         """
         timeout = self.config.workers.timeout
         if not self._on_ray:
-            return LocalPool(world_spec, min(self.processes, jobs), timeout, on_steps)
+            processes = self.processes(world_spec.device)
+            return LocalPool(world_spec, min(processes, jobs), timeout, on_steps)
         self.connect()
         from worldmodels.workers.ray_pool import RayPool
 

@@ -10,13 +10,14 @@ import torch
 from worldmodels.errors import ConfigError
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, key: str = "device") -> torch.device:
     """The device of that name; "auto" is CUDA where there is a GPU for it, and else the CPU.
 
     On CUDA, torch uses deterministic algorithms from then on.
 
     Args:
         name: "auto", "cpu", "cuda" or "mps".
+        key: that chooses it, for errors.
 
     Raises:
         ConfigError: torch has no such device here.
@@ -24,17 +25,17 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device=cuda: torch sees no GPU here; use device=auto or device=cpu")
+        raise ConfigError(f"{key}=cuda: torch sees no GPU here; use {key}=auto or {key}=cpu")
     if name == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
-            "device=mps: torch finds no Metal here (it needs Apple silicon and macOS);"
-            " use device=auto or device=cpu"
+            f"{key}=mps: torch finds no Metal here (it needs Apple silicon and macOS);"
+            f" use {key}=auto or {key}=cpu"
         )
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(
-            f"device={name}: is not a device of PyTorch; use auto, cpu, cuda or mps"
+            f"{key}={name}: is not a device of PyTorch; use auto, cpu, cuda or mps"
         ) from error
     if device.type == "cuda":
         _use_deterministic_algorithms()

@@ -143,6 +143,11 @@ class NoveltyWorldSpec:
     dream: DreamWorldSpec
     distillation: Path | None = field(default=None, metadata=READ)
 
+    @property
+    def device(self) -> str:
+        """Of the models and of all tensors."""
+        return self.dream.device
+
     def build(self) -> NoveltyWorld:
         """Load models and networks and make the world.
 

@@ -1,6 +1,6 @@
 """Calibration for ``stage=plan``: the parts of a run, each for some seconds, as stages run them.
 
-First the run in miniature, then the rates: one pool of workers steps each world (`worlds`), and
+First the run in miniature, then the rates: pools of workers step each world (`worlds`), and
 this process trains and encodes (`models`).
 """
 

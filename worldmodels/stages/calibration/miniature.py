@@ -32,7 +32,7 @@ def run(setting: Setting) -> tuple[Config, dict[str, Base]]:
     Raises:
         Stopped: the process was asked to stop.
     """
-    config = miniature(setting.config, setting.workers)
+    config = miniature(setting.config, setting.workers(str(setting.runtime.real_device)))
     context = Context(config, setting.context.run)
     bases = {}
     for stage in (rollouts, vae, rnn, controller, evaluate, report):

@@ -37,10 +37,9 @@ class Setting:
         """Device, precision, worker processes and environment."""
         return self.context.runtime
 
-    @property
-    def workers(self) -> int:
-        """Worker processes; 1 where this process does the work itself."""
-        return max(1, self.runtime.processes)
+    def workers(self, device: str) -> int:
+        """Worker processes for a world on a device; 1 where this process does the work itself."""
+        return max(1, self.runtime.processes(device))
 
     @cached_property
     def agent(self) -> Agent:

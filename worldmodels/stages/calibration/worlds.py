@@ -1,7 +1,8 @@
-"""Steps of the worlds of a run, and recording, in one pool of workers."""
+"""Steps of the worlds of a run, and recording, in pools of workers."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,14 +56,21 @@ def measure(
     config, runtime = setting.config, setting.runtime
     measured: list[tuple[tuple[WorldSpec, int, Any], WorldCost]] = []
     costs: dict[str, WorldCost] = {}
-    with LocalPool(OpenWorldSetup(), runtime.processes, config.workers.timeout) as pool:
+    with ExitStack() as stack:
+        pools: dict[int, LocalPool[OpenWorld]] = {}
         for name, spec, size, policy in _needed(setting, policies):
             what = (spec, size, policy)
             # The evaluation may be in the environment of training.
             known = next((cost for seen, cost in measured if seen == what), None)
-            costs[name] = known or _cost(setting, pool, spec, size, policy)
+            # The learned model on a GPU has no workers, the environment has.
+            processes = runtime.processes(spec.device)
+            if processes not in pools:
+                pool = LocalPool(OpenWorldSetup(), processes, config.workers.timeout)
+                pools[processes] = stack.enter_context(pool)
+            costs[name] = known or _cost(setting, pools[processes], spec, size, policy)
             measured.append((what, costs[name]))
-        recording = _record(setting, pool, costs["random"].busy)
+        real = pools[runtime.processes(str(runtime.real_device))]
+        recording = _record(setting, real, costs["random"].busy)
     return costs, recording
 
 
@@ -94,24 +102,26 @@ def _cost(
     setting: Setting, pool: Pool[OpenWorld], spec: WorldSpec, size: int, policy: Any
 ) -> WorldCost:
     """Step a world with all workers, with fewer environments, and with one worker alone."""
+    all_workers = setting.workers(spec.device)
 
     def probes(num_envs: int, workers: int) -> list[StepProbe]:
         seeds = [range(i * num_envs, (i + 1) * num_envs) for i in range(workers)]
         return [StepProbe(spec, tuple(part), policy, setting.seconds / 3) for part in seeds]
 
     fewer = size if isinstance(policy, RandomActions) else max(1, size // 4)
-    times = step_times(pool, probes(size, setting.workers))
-    few = times if fewer == size else step_times(pool, probes(fewer, setting.workers))
+    times = step_times(pool, probes(size, all_workers))
+    few = times if fewer == size else step_times(pool, probes(fewer, all_workers))
     busy = alone = StepCost.of(size, times, fewer, few)
-    if setting.workers > 1:
+    if all_workers > 1:
         single = step_times(pool, probes(size, 1))
         alone = busy.scaled(single.step / times.step)
-    return WorldCost(busy, alone, setting.workers, times.peak_bytes)
+    return WorldCost(busy, alone, all_workers, times.peak_bytes)
 
 
 def _record(setting: Setting, pool: Pool[OpenWorld], cost: StepCost) -> Recording:
     """Collect a shard in each worker, and more where the encoder needs more frames."""
-    config, runtime, workers = setting.config, setting.runtime, setting.workers
+    config, runtime = setting.config, setting.runtime
+    workers = setting.workers(str(runtime.real_device))
     size, limit = config.env.num_envs, config.rollouts.max_steps
     lanes = size * workers
     least = max(_LEAST_STEPS, 2 * config.vae.batch_size / lanes)
