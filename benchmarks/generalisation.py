@@ -46,7 +46,8 @@ CONDITIONS = (
     Condition("3 steps per action", {"frame_skip": 3}),
     Condition("4 steps per action", {"frame_skip": 4}),
 )
-"""An episode with a frame skip is as long, in steps of the simulator, as one without."""
+"""An episode with a frame skip is as long, in steps of the simulator, as one without, but for those
+of the last action."""
 
 
 def measure(name: str, agent: str, episodes: int, first_seed: int) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class TrainOptions:
         checkpoint_steps: of a segment, at least.
         learning_rate: share of the steps that remains -> learning rate; None for that of
             Stable-Baselines3.
-        normalise_reward: divide rewards by the standard deviation of discounted returns.
+        normalise_reward: divide rewards by the standard deviation of discounted returns, and limit
+            them to 10.
         options: further arguments of the algorithm.
         seed: of all random numbers.
         device: of the networks.

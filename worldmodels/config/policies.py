@@ -157,7 +157,8 @@ class BaselineConfig:
     final_learning_rate: float | None = number(None, 0, HUGE, above=True)
     """Learning rate in the last step, reached by linear decay; null: it stays the same."""
     normalise_reward: bool = True
-    """Divide rewards in training by the standard deviation of the discounted returns so far."""
+    """Divide rewards in training by the standard deviation of the discounted returns so far, and
+    limit them to 10 in size (VecNormalize of Stable-Baselines3)."""
     checkpoint_steps: int = number(100_000, 1, 10**9, unit="steps")
     """Steps between checkpoints, at each of which new episodes begin and the policy is evaluated on
     the selection seeds; the best of these policies is kept."""
