@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,7 @@ def metal(monkeypatch: pytest.MonkeyPatch) -> None:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     yield
     torch.use_deterministic_algorithms(False)
@@ -101,8 +102,16 @@ def _learned_model(runtime: Runtime) -> DreamWorldSpec:
     return runtime.dream(Path("rnn.safetensors"), FeatureSpec(), 1.0, SamplingRule(), None)
 
 
+def operations_of(call: Callable[[], object]) -> set[str]:
+    """The names of torch's operations in a call."""
+    with torch.profiler.profile() as profile:
+        call()
+    return {event.key for event in profile.key_averages() if event.key.startswith("aten::")}
+
+
 def test_a_gpu_computes_with_deterministic_algorithms(gpu: None) -> None:
     assert choose_device("auto") == torch.device("cuda")
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.is_deterministic_algorithms_warn_only_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert operations_of(lambda: torch.empty(3)) == {"aten::empty"}  # which are not filled
