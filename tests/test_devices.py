@@ -11,7 +11,8 @@ from command import composed
 from lightning_fabric.accelerators.mps import MPSAccelerator
 
 from worldmodels.config import limits
-from worldmodels.envs.engines import simulation_device
+from worldmodels.envs.carracing import cuda
+from worldmodels.envs.engines import EnvSpec, prepare, simulation_device
 from worldmodels.errors import ConfigError
 from worldmodels.models.features import FeatureSpec
 from worldmodels.stages.runtime import Runtime
@@ -66,7 +67,7 @@ def test_metal_is_one_process_in_float32_beside_a_simulator_on_the_cpu(
     assert not runtime.bfloat16
     assert not has_bfloat16(torch.device("mps"))
     assert runtime.fabric().device.type == "mps"
-    assert simulation_device(str(runtime.device)) == "cpu"
+    assert simulation_device(EnvSpec(), str(runtime.device)) == "cpu"
     assert not caplog.messages  # CUDA's extra is no advice for a Mac
     assert Runtime(composed("device=auto")).device.type == "cpu"
 
@@ -100,6 +101,19 @@ def test_workers_of_a_cluster_have_no_gpu() -> None:
 
 def _learned_model(runtime: Runtime) -> DreamWorldSpec:
     return runtime.dream(Path("rnn.safetensors"), FeatureSpec(), 1.0, SamplingRule(), None)
+
+
+@pytest.mark.parametrize("other", [EnvSpec(crop_rows=None), EnvSpec(size=96)])
+def test_frames_that_the_simulator_does_not_draw_itself_need_none_on_a_gpu(
+    other: EnvSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cuda, "usable", lambda: False)
+    assert simulation_device(other, "cuda") == "cpu"
+    assert not caplog.messages  # the extra would change nothing
+    monkeypatch.setattr(cuda, "usable", lambda: True)
+    assert simulation_device(EnvSpec(), "cuda") == "cuda"
+    assert simulation_device(other, "cuda") == "cpu"
+    prepare(other, "cuda")  # compiles nothing for CUDA, an error without a GPU
 
 
 def operations_of(call: Callable[[], object]) -> set[str]:

@@ -162,7 +162,7 @@ def prepare(spec: EnvSpec, device: str = "cpu") -> None:
         device: of the models, as for `make_vector_env`.
     """
     if resolve_engine(spec) == "native":
-        warm_up(simulation_device(device))
+        warm_up(simulation_device(spec, device))
 
 
 def make_vector_env(
@@ -191,8 +191,8 @@ def make_vector_env(
         num_envs: number of environments N.
         processes: how many of this machine's cores to simulate on. 1 keeps everything in this
             process; more are threads, or Gymnasium's processes (one for each environment).
-        device: where the frames are wanted. On a GPU the native engine simulates there, if numba
-            can use it, and returns torch tensors; every other engine has its frames on the host.
+        device: where the frames are wanted. On a GPU the native engine simulates there (see
+            `simulation_device`) and returns torch tensors; else the frames are on the host.
 
     Raises:
         ConfigError: the environment cannot be made, has no image observations, or has actions of a
@@ -203,11 +203,11 @@ def make_vector_env(
             raise ConfigError(f"{name}={number}: choose 1 or more")
     chosen = resolve_engine(spec)
     env: VectorEnv[Any, Any, Any]
-    if chosen == "native" and (spec.crop_rows, spec.size) == _NATIVE_FRAME:
-        env = _native_vector_env(spec, num_envs, processes, spec.size, simulation_device(device))
-        return _watched(spec, wrap_actions(spec.id, _repeating(spec, env), spec.action_bins))
     if chosen == "native":
-        env = _native_vector_env(spec, num_envs, processes, 96, "cpu")
+        size = spec.size if _draws_frames(spec) else 96
+        env = _native_vector_env(spec, num_envs, processes, size, simulation_device(spec, device))
+        if _draws_frames(spec):
+            return _watched(spec, wrap_actions(spec.id, _repeating(spec, env), spec.action_bins))
     else:
         engine = EnvPoolVectorEnv if chosen == "envpool" else GymnasiumVectorEnv
         steps, kwargs = _simulated_steps(spec), spec.kwargs
@@ -247,12 +247,19 @@ def _simulated_steps(spec: EnvSpec) -> int:
     return spec.max_steps * spec.frame_skip
 
 
-def simulation_device(device: str) -> str:
+def _draws_frames(spec: EnvSpec) -> bool:
+    """Whether the native engine draws the frames of `spec` itself; else they are made from whole
+    pictures."""
+    return (spec.crop_rows, spec.size) == _NATIVE_FRAME
+
+
+def simulation_device(spec: EnvSpec, device: str) -> str:
     """Where the native engine simulates for models on `device`: there, if numba can.
 
-    Numba supports CUDA and no other GPU.
+    Numba supports CUDA and no other GPU. Frames that are made from whole pictures are made on the
+    host, so that the CPU simulates them.
     """
-    if not device.startswith("cuda"):
+    if not device.startswith("cuda") or not _draws_frames(spec):
         return "cpu"
     # Loading numba's CUDA takes a while, and most have no use for it.
     from worldmodels.envs.carracing.cuda import usable
