@@ -37,7 +37,12 @@ def tasks(name: str) -> list[dict[str, Any]]:
 
 def containers(job: str) -> list[dict[str, Any]]:
     """The containers of a Job in the order in which they run."""
-    pod = yaml.safe_load((CLOUD / "kubernetes" / f"{job}.yaml").read_text())["spec"]["template"]
+    spec = yaml.safe_load((CLOUD / "kubernetes" / f"{job}.yaml").read_text())["spec"]
+    return containers_of(spec["template"])
+
+
+def containers_of(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """The containers of a pod in the order in which they run."""
     return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
 
 
@@ -77,6 +82,17 @@ def test_gpus_are_asked_for_where_models_are_trained_and_only_there() -> None:
         for container in containers(job):
             limits = container["resources"]["limits"]
             assert limits.get("nvidia.com/gpu") == (1 if job in ("models", "all") else None)
+
+
+def test_the_program_counts_the_cores_that_its_container_asks_for() -> None:
+    ray = yaml.safe_load((CLOUD / "kubernetes/ray.yaml").read_text())["spec"]["rayClusterSpec"]
+    groups = [ray["headGroupSpec"], *ray["workerGroupSpecs"]]
+    found = [container for job in JOBS for container in containers(job)]
+    found += [container for group in groups for container in containers_of(group["template"])]
+    assert len(found) == 9
+    for container in found:  # without a limit, the cores of the node are counted
+        resources = container["resources"]
+        assert resources["limits"].get("cpu") == resources["requests"]["cpu"]
 
 
 def test_machines_end_with_the_run() -> None:
