@@ -191,6 +191,22 @@ def test_results_belong_to_the_user(docker: Commands) -> None:
     assert has(options, "--stop-timeout", "120")
 
 
+def test_compiled_kernels_are_kept_where_every_container_has_a_volume(docker: Commands) -> None:
+    text = "\n".join(instructions())
+    (folder,) = re.findall(r"\bNUMBA_CACHE_DIR=(\S+)", text)
+    data, name = folder.rsplit("/", 1)
+    assert name.startswith(".")  # not the name of a run
+    options, _, _ = docker_run(docker)
+    assert has(options, "--volume", f"{docker.env['FOLDER']}/data:{data}")
+    compose = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())
+    assert f"../data:{data}" in compose["services"]["server"]["volumes"]
+    for job in ("rollouts", "controller", "all"):
+        text = (ROOT / "cloud/kubernetes" / f"{job}.yaml").read_text()
+        pod = yaml.safe_load(text)["spec"]["template"]["spec"]
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            assert data in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
 def test_results_belong_to_the_user_of_a_rootless_daemon(docker: Commands) -> None:
     docker.env["INFO"] = '{"runc":{}} ["name=seccomp","name=rootless"]'
     options, _, _ = docker_run(docker)
