@@ -102,7 +102,7 @@ def _fits(run: Run, folder: Path, finished: dict[str, Path], trained: str | None
     """Whether a stage of the base, in `folder`, was made from the `finished` ones of this run."""
     if folder.name == STAGES[-1]:
         return trained in finished and finished[trained].parent == folder.parent
-    inputs = read_manifest(folder)["inputs"]
+    inputs = _made_from(folder)
     return all(
         stage in finished and run.fingerprint(stage) == inputs[stage]
         for stage in STAGES
@@ -110,10 +110,18 @@ def _fits(run: Run, folder: Path, finished: dict[str, Path], trained: str | None
     )
 
 
+def _made_from(folder: Path) -> dict[str, str]:
+    """The inputs of a stage that are artifacts of its own run: the controller that collected
+    episodes is that of another, the bootstrap run or the round before."""
+    inputs: dict[str, str] = read_manifest(folder)["inputs"]
+    collected = folder.name == "rollouts"
+    return {key: inputs[key] for key in inputs if not (collected and key == "controller")}
+
+
 def _present(run: Run, folder: Path, finished: dict[str, Path], trained: str | None) -> bool:
     """Whether a stage of this run, in `folder`, was made from what the run has now, as far as that
     is still there."""
-    inputs = read_manifest(folder)["inputs"]
+    inputs = _made_from(folder)
     current = {
         stage: run.fingerprint(stage)
         for stage in (*STAGES, BASELINE)
