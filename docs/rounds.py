@@ -12,17 +12,16 @@ from over_seeds import with_interval, with_range
 
 from worldmodels.files.atomic import read_json
 from worldmodels.reporting.progress import progress_of
-from worldmodels.reporting.rounds import ROUNDS
+from worldmodels.reporting.rounds import ROUNDS, STAGES, round_folders
 from worldmodels.reporting.scores import SCORE_HEADER, score_rows
-
-STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
+from worldmodels.runs.manifests import MANIFEST
 
 
 def taken(folder: Path) -> dict[str, Any]:
     """What the pages need of a run of ``stage=iterate``: its rounds, and its last agent.
 
     Args:
-        folder: of the run.
+        folder: of the run, in that of all runs, where the base of its first round is.
 
     Returns:
         ``rounds``, as `worldmodels.reporting.rounds.round_record` has them; ``wall_s``
@@ -37,18 +36,19 @@ def taken(folder: Path) -> dict[str, Any]:
     begun = folder / f"round-{len(entries) + 1}"
     if begun.exists():
         raise SystemExit(f"{begun}: not finished; run the same command again before")
+    newest = entries[-1]["name"]
+    folders = round_folders(folder / newest, folder.parent)
     stages = [
-        {stage: read_json(folder / entry["name"] / stage / "manifest.json") for stage in STAGES}
+        {stage: read_json(folders[f"{entry['name']}/{stage}"] / MANIFEST) for stage in STAGES}
         for entry in entries
     ]
-    last = folder / entries[-1]["name"] / "evaluate"
     return {
         "rounds": entries,
         "wall_s": sum(manifest["wall_s"] for found in stages for manifest in found.values()),
         "cpu_s": sum(m["resources"]["cpu_s"] for found in stages for m in found.values()),
         "steps": sum(found["controller"]["summary"]["steps"] for found in stages),
-        "points": progress_of({"rounds": folder, "evaluate": last}).points,
-        "scores": read_json(last / "scores.json"),
+        "points": progress_of(folders).points,
+        "scores": read_json(folders[f"{newest}/evaluate"] / "scores.json"),
         "stages": stages[-1],
     }
 

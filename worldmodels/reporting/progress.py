@@ -81,13 +81,14 @@ def progress_of(folders: Mapping[str, Path]) -> Progress:
 
     Args:
         folders: stage -> folder of the finished stages; ``bootstrap/<stage>`` of a bootstrap run;
-            ``rounds``: of a run of rounds, to whose newest one the others belong.
+            of a round of ``stage=iterate`` also those of
+            `worldmodels.reporting.rounds.round_folders`.
 
     Raises:
         ArtifactError: a file is damaged.
     """
     if "rounds" in folders:
-        return Progress(_rounds(folders["rounds"], folders["evaluate"].parent), False)
+        return Progress(_rounds(folders), False)
     trained = "controller" if "controller" in folders else "baseline"
     if trained not in folders:
         return Progress([], False)
@@ -123,17 +124,17 @@ def after_all_stages(stages: Mapping[str, Record], found: Sequence[Point]) -> li
     return [Point(steps + skip * p.steps, seconds + p.seconds, p.score) for p in found]
 
 
-def _rounds(folder: Path, newest: Path) -> list[Point]:
-    """The scores of the rounds until one of them."""
+def _rounds(folders: Mapping[str, Path]) -> list[Point]:
+    """The scores of the rounds until the last one whose folders are given."""
     points, seconds = [], 0.0
-    for entry in read_json(folder / ROUNDS)["rounds"]:
-        this = folder / entry["name"]
-        manifests = [read_record(this / stage / MANIFEST) for stage in (*_BEFORE, "controller")]
+    for entry in read_json(folders["rounds"] / ROUNDS)["rounds"]:
+        stages = [f"{entry['name']}/{stage}" for stage in (*_BEFORE, "controller")]
+        if not folders.keys() >= set(stages):
+            break
+        manifests = [read_record(folders[stage] / MANIFEST) for stage in stages]
         seconds += sum(map(_seconds, manifests))
         skip = frame_skip(manifests[0])
         points.append(Point(skip * entry["frames"]["total"], seconds, entry["earned"]["mean"]))
-        if this == newest:
-            break
     return points
 
 

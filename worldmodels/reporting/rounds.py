@@ -4,19 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from worldmodels.config.choices import WorldKind
 from worldmodels.config.sections import CalibrationConfig
+from worldmodels.files.atomic import read_json
 from worldmodels.reporting.closed_loop import exceeds, read_horizons
 from worldmodels.reporting.records import read_record, read_scores
 from worldmodels.reporting.scores import AGENT_IN_DREAM, Score
 from worldmodels.reporting.verdict import exceeded_thresholds, read_calibration
 from worldmodels.runs.artifacts import Run
+from worldmodels.runs.bases import recorded_base
 from worldmodels.runs.manifests import MANIFEST
 
 ROUNDS = "rounds.json"
 """File of a run of rounds."""
+STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
+"""Of every round."""
+
+
+def round_folders(newest: Path, data: Path) -> dict[str, Path]:
+    """The folders of a run of rounds, as `worldmodels.reporting.progress.progress_of` takes them.
+
+    Args:
+        newest: folder of the last round that counts.
+        data: the folder of all runs, where the base of the first round is.
+
+    Returns:
+        ``rounds``: the folder of the run of rounds; and ``<round>/<stage>``: that of each stage of
+        the rounds until then. Those of a first round that reuses ``base=`` are in the base.
+
+    Raises:
+        ArtifactError: a stage of a round is missing, or a file is damaged.
+    """
+    folders = {"rounds": newest.parent}
+    for entry in read_json(newest.parent / ROUNDS)["rounds"]:
+        root = newest.parent / entry["name"]
+        this = Run(root, recorded_base(data, root), made_by="iterate")
+        folders |= {f"{root.name}/{stage}": this.locate(stage) for stage in STAGES}
+        if root == newest:
+            break
+    return folders
 
 
 def round_record(

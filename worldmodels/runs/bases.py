@@ -8,12 +8,15 @@ from pathlib import Path, PurePath
 from worldmodels.errors import ArtifactError
 from worldmodels.files.untrusted import MEGABYTE, read_json
 from worldmodels.runs.artifacts import Run
+from worldmodels.runs.manifests import MANIFEST, read_manifest
 
 SWEEP = "sweep.json"
 """The file of a sweep, in its run; trials and members are runs below it."""
 SWEEP_BYTES = 64 * MEGABYTE
 _PART = re.compile(r"(.+)/(trial-\d{3,}|interval-\d{3,}/member-\d{3,})")
 """The run of a sweep, and a trial or member in it."""
+_MAKING = ("controller", "baseline", "rnn", "vae", "rollouts", "evaluate", "report")
+"""Stages whose manifests name the base. The first round of ``base=<run>`` has a report alone."""
 _DEPTH = 16
 """Sweeps of which each has a trial of the next one as its base, at most."""
 
@@ -45,3 +48,31 @@ def base_run(data: Path, name: str, depth: int = _DEPTH) -> Run:
     else:
         raise ArtifactError(f"{path}: is not the record of a sweep (base); give another base=")
     return Run(data / name, Run(data / part[1], below, part[1]), name)
+
+
+def recorded_base(data: Path, root: Path) -> Run | None:
+    """The run whose finished stages another one used, as the manifests of that one say.
+
+    Args:
+        data: the folder of all runs.
+        root: of the run that used them.
+
+    Returns:
+        None where no base is named, or where it is no longer there.
+
+    Raises:
+        ArtifactError: a manifest is damaged, or names a folder that is not below `data`.
+    """
+    for stage in _MAKING:
+        if (root / stage / MANIFEST).exists():
+            name = read_manifest(root / stage).get("base")
+            if name is None:
+                continue
+            if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+                raise ArtifactError(
+                    f"{root / stage / MANIFEST}: base={name}: is no run below {data}; make the"
+                    " stage again by overwrite=true"
+                )
+            if (data / name).is_dir():
+                return base_run(data, name)
+    return None

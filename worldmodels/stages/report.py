@@ -10,7 +10,6 @@ from worldmodels.agents.folder import read_agent
 from worldmodels.agents.model_files import load_dynamics, load_encoder
 from worldmodels.config.choices import Stage
 from worldmodels.config.limits import run_folder
-from worldmodels.config.schema import Config
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.errors import ArtifactError, ConfigError
 from worldmodels.files.atomic import atomic_path
@@ -20,11 +19,12 @@ from worldmodels.reporting.page import BASELINE, STAGES, render
 from worldmodels.reporting.pictures import EpisodeComparison, compare_episode
 from worldmodels.reporting.records import read_record, read_scores
 from worldmodels.reporting.reproducibility import CHECKLIST, render_checklist
-from worldmodels.reporting.rounds import ROUNDS
+from worldmodels.reporting.rounds import ROUNDS, round_folders
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 from worldmodels.runs.artifacts import Run
+from worldmodels.runs.bases import recorded_base
 from worldmodels.runs.integrity import fingerprint_file, listed, verified
-from worldmodels.runs.manifests import MANIFEST, read_manifest
+from worldmodels.runs.manifests import read_manifest
 from worldmodels.runs.tracking import say
 from worldmodels.stages.context import Context
 from worldmodels.stages.trained import TRAINED, agent_of, frame_skip_of
@@ -170,7 +170,7 @@ def _compared(context: Context) -> dict[str, dict[str, Path]]:
             raise ConfigError(
                 f"compare={name}: there is no such run in {config.data}; name a run there"
             )
-        runs[name] = Run(root, _base(config, root), name)
+        runs[name] = Run(root, recorded_base(Path(config.data), root), name)
     folders = {name: {"evaluate": run.locate("evaluate")} for name, run in runs.items()}
     envs = {
         name: read_record(found["evaluate"] / "manifest.json").group("config").text("env.id")
@@ -186,18 +186,8 @@ def _compared(context: Context) -> dict[str, dict[str, Path]]:
         inner = run.within("bootstrap", "bootstrap")
         folders[name] |= _finished(run, inner if inner.root.is_dir() else None)
         if (run.root.parent / ROUNDS).is_file():
-            folders[name]["rounds"] = run.root.parent
+            folders[name] |= round_folders(run.root, Path(config.data))
     return folders
-
-
-def _base(config: Config, root: Path) -> Run | None:
-    """The run whose finished stages the run in `root` used, if that is still there."""
-    for stage in (*TRAINED, "rnn", "vae"):
-        if (root / stage / MANIFEST).exists():
-            name = read_manifest(root / stage).get("base")
-            if name is not None and (folder := run_folder(config, "base", name)).is_dir():
-                return Run(folder, name=name)
-    return None
 
 
 def _dream_trained(context: Context, finished: dict[str, Path]) -> dict[str, Path]:
