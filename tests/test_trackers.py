@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from command import composed
+from command import ALONE, composed
 from lightning_fabric import Fabric
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -26,6 +26,7 @@ from worldmodels.models.vae import ConvVAE
 from worldmodels.reporting.snapshots import encoder_snapshot
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.tracking import MetricsLog
+from worldmodels.stages import rnn
 from worldmodels.stages.context import Context
 from worldmodels.training.encoder import EncoderTask
 from worldmodels.training.fit import FitOptions, fit
@@ -260,3 +261,20 @@ def test_a_round_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.Monke
         with context.begin("vae", {}, ()) as folder:
             context.tracker(folder)
     assert names == ["rounds/vae", "rounds/round-1/vae"]
+
+
+def test_each_model_of_a_stage_has_a_name_of_its_own(
+    smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[tuple[str, Path]] = []
+
+    def start(logger: LoggerConfig, folder: Path, name: str, config: object) -> None:
+        named.append((name, folder))
+
+    monkeypatch.setattr(trackers, "start", start)
+    words = ("stage=rnn", "preset=smoke", ALONE, "rnn.members=2", "rnn.epochs=1")
+    config = composed(*words, f"data={tmp_path}")
+    base = Run(smoke / "smoke")
+    rnn.run(Context(config, Run(tmp_path / "mine", base)))
+    names = ["mine/rnn", "mine/rnn/member_2", "mine/rnn/single_gaussian"]
+    assert named == [(name, tmp_path / name) for name in names]

@@ -262,12 +262,12 @@ class Context:
         """The metrics of a stage, written in its folder and sent to the configured tracker.
 
         Args:
-            folder: of the stage.
+            folder: of the stage, or one below it for a model that the stage trains beside its own.
             draw: makes its pictures; see `MetricsLog`.
             ranges: of its figures.
         """
-        run = os.path.relpath(self.run.root, self.config.data)  # of a round "rounds/round-1"
-        name = f"{Path(run).as_posix()}/{folder.stage}"
+        # Of a round "rounds/round-1/rnn", of another model of the stage "rounds/rnn/member_2".
+        name = Path(os.path.relpath(folder.path, self.config.data)).as_posix()
         tracker = trackers.start(self.config.logger, folder.path, name, folder.record)
         made_by = folder.record["made_by"]
         stage, watch = self.watch or ("", None)

@@ -31,13 +31,15 @@ FRAMES_PER_SECOND = 10
 
 
 class Tracker(Protocol):
-    """Receives the metrics of one stage.
+    """Receives the metrics of one stage, or of one model where a stage trains several.
 
     It is built as ``Class(folder=..., name=..., config=..., **options)`` when the stage begins, and
     anew when a stage is resumed: steps after the last checkpoint are then logged a second time.
 
     - ``folder``: of the stage, for files of the tracker's own; it exists.
-    - ``name``: ``<run>/<stage>``.
+    - ``name``: ``<run>/<stage>``; of a model that the stage trains beside its own, with the folder
+      of that model: ``<run>/rnn/member_2``, ``<run>/rnn/single_gaussian``. ``folder`` is then that
+      folder.
     - ``config``: the record in the stage's manifest (``config``: the configuration by key,
       ``inputs`` and their fingerprints, versions); numbers, texts, lists and mappings.
 
