@@ -20,6 +20,7 @@ from worldmodels.agents.hub import fetch
 from worldmodels.agents.model_files import load_first_latents
 from worldmodels.config import limits
 from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.export.hub import copy_agent
 from worldmodels.files.atomic import read_json
 from worldmodels.reporting.card import Evaluated, Trained, card
 from worldmodels.reporting.records import read_record, read_scores
@@ -54,6 +55,17 @@ def test_a_run_is_exported_with_its_scores_and_read_back(copy: Path) -> None:
     assert config["agent"] == fingerprint(original)
     assert config["dynamics"]["hidden_size"] == config["training"]["rnn"]["rnn.hidden_size"] == 32
     assert "done before" in run(copy, *words).stdout
+
+
+def test_a_file_that_is_no_part_of_an_agent_is_neither_hashed_nor_exported(tmp_path: Path) -> None:
+    """As the one of a value function, which agents no longer have."""
+    shutil.copytree(PRETRAINED / "takecover", tmp_path / "agent")
+    (tmp_path / "agent" / "value.safetensors").write_bytes(bytes(8))
+    assert fingerprint(tmp_path / "agent") == fingerprint(PRETRAINED / "takecover")
+    copied = copy_agent(tmp_path / "agent", tmp_path / "copy")
+    assert set(copied) == {path.name for path in (tmp_path / "copy").iterdir()}
+    shipped = {path.name for path in (PRETRAINED / "takecover").iterdir()}
+    assert set(copied) == shipped - {"README.md"}
 
 
 def test_the_card_of_an_agent_without_scores_says_so(tmp_path: Path) -> None:

@@ -46,8 +46,7 @@ from worldmodels.models.encoder import Encoder
 
 RECORD = "agent.json"
 PARTS = tuple(
-    f"{name}.safetensors"
-    for name in ("controller", "pca_subspace", "rnn", "starts", "vae", "value")
+    f"{name}.safetensors" for name in ("controller", "pca_subspace", "rnn", "starts", "vae")
 )
 PART_BYTES = 4096 * untrusted.MEGABYTE
 """Of a part, at most: more than the largest that the limits allow."""
