@@ -62,6 +62,23 @@ def test_the_commands_of_a_page_can_follow_one_another(page: Path) -> None:
         assert sources == first, command
 
 
+def test_the_page_on_files_names_those_that_a_run_leaves(smoke: Path) -> None:
+    """A shard or a figure of the report by the pattern of its name."""
+    page = (ROOT / "docs" / "files.md").read_text()
+    run = smoke / "smoke"
+    for path in run.rglob("*"):
+        if path.is_dir() or path.name.startswith("."):
+            continue
+        name = f"figures/*{path.suffix}" if path.parent.name == "figures" else path.name
+        name = re.sub(r"\d{5}", "00000", name)
+        assert re.search(rf"`(\S+/)?{re.escape(name)}`", page), path.relative_to(run)
+    (header, *_) = (run / "vae" / "metrics.csv").read_text().splitlines()
+    scores = read_json(run / "evaluate" / "scores.json")
+    fields = {field for score in scores.values() for field in score}
+    for word in (*header.split(","), *scores, *fields):
+        assert f"`{word}`" in page
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["carracing", "takecover"])
 def test_the_commands_of_a_study_compose_and_begin_from_a_row_or_an_agent(
