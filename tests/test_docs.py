@@ -62,6 +62,14 @@ def test_the_commands_of_a_page_can_follow_one_another(page: Path) -> None:
         assert sources == first, command
 
 
+def test_the_page_on_installing_lists_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = (ROOT / "docs" / "index.md").read_text()
+    (line,) = re.findall(r"pip install -e '\.\[(\w+)\]' .*also: (.*)$", page, re.MULTILINE)
+    first, others = line
+    assert {first, *others.split(", ")} == project["optional-dependencies"].keys() - {"dev"}
+
+
 def test_the_page_on_files_names_those_that_a_run_leaves(smoke: Path) -> None:
     """A shard or a figure of the report by the pattern of its name."""
     page = (ROOT / "docs" / "files.md").read_text()
