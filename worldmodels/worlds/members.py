@@ -76,7 +76,8 @@ class Imagined(NamedTuple):
         termination: the logit of the drawn member.
         reward: None where the members predict none.
         disagreement: standard deviation over the members of the mean of z_{t+1}, averaged over its
-            dimensions; NaN in the steps in which it is not measured; None for one model.
+            dimensions, in units of the latents; NaN in the steps in which it is not measured; None
+            for one model.
     """
 
     latents: Tensor  # (N, Z) float32

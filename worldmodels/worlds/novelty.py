@@ -22,7 +22,8 @@ class NoveltyWorld:
     The novelty is the error of random network distillation in units of its mean on recorded latents
     (Burda et al. 2018); without `distillation`, the variance over the members of an ensemble of the
     mean that they predict for z_{t+1}, averaged over its dimensions (Pathak et al. 2019; Sekar et
-    al. 2020). An episode terminates as the learned model says.
+    al. 2020), in squared units of the latents; `Imagined.disagreement` is the standard deviation.
+    An episode terminates as the learned model says.
 
     Args:
         dream: the learned model; with two members or more for the variance.
