@@ -37,8 +37,8 @@ class Track(NamedTuple):
 
     Args:
         tiles: share of its track's tiles that an episode visits, the mean over episodes.
-        cells: distinct cells of place along the track, distance from its middle and speed, of all
-            episodes, each on a track of its own.
+        cells: distinct cells of place along the track, distance from its middle and speed: the sum
+            over episodes, each on a track of its own, of those that it visits.
     """
 
     tiles: float
@@ -129,8 +129,8 @@ def means(latents: LatentSet) -> np.ndarray:
 
 
 def log_determinant(rows: np.ndarray) -> float:
-    """Of the covariance matrix of latents (frames, Z), in nats per dimension: the logarithm of the
-    volume that they fill, up to a constant, if they are normal."""
+    """Of the covariance matrix of latents (frames, Z), in nats per dimension: twice the logarithm
+    of the volume that they fill, up to a constant, if they are normal."""
     covariance = np.cov(rows, rowvar=False) + 1e-9 * np.eye(rows.shape[1])
     return float(np.linalg.slogdet(covariance).logabsdet / rows.shape[1])
 
