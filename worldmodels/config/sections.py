@@ -75,7 +75,8 @@ class RolloutsConfig:
     episodes: int = number(10_000, 1, 100_000)
     """Episodes to collect; with rollouts.frames, at most."""
     frames: int | None = number(None, 1, 1_000_000_000)
-    """Frames to collect: env.num_envs more episodes until there are so many. null: no bound."""
+    """Least number of frames to collect: env.num_envs more episodes (a shard) until there are so
+    many, up to one shard more. null: no bound."""
     max_steps: int = number(EPISODE_STEPS, 1, 100_000, unit="steps")
     """Time limit of a collected episode."""
     policy: ActionSource = ActionSource.brownian
