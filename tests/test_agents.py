@@ -10,15 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import ALONE, BRIEFLY, error_line, run
+from command import ALONE, BRIEFLY, composed, error_line, run
 from hostile_agents import CASES, KEEPING_SHA256, judge, record
 
 from worldmodels.agents.folder import fingerprint as fingerprint_of_agent
 from worldmodels.agents.folder import read_agent, write_agent
 from worldmodels.agents.model_files import load_encoder, load_first_latents
+from worldmodels.config import limits
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.action_spec import ActionBounds
 from worldmodels.envs.observation import ObservationSpec
+from worldmodels.errors import ConfigError
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.scores import AGENT_IN_DREAM
 
@@ -186,6 +188,35 @@ def test_a_trained_agent_collects_episodes_with_noise(smoke: Path, tmp_path: Pat
     assert (noisy - plain).std() > 0.05
     assert noisy.min() >= -1
     assert noisy.max() <= 1
+
+
+@pytest.mark.parametrize(
+    "stage",
+    ["all", "iterate", "bootstrap", "vae", "rnn", "controller", "baseline", "sweep", "plan"],
+)
+def test_a_stage_that_trains_its_own_agent_refuses_another(stage: str, tmp_path: Path) -> None:
+    config = composed(f"stage={stage}", "preset=smoke", f"model={SHIPPED}")
+    with pytest.raises(ConfigError, match=f"stage={stage} plays no given agent"):
+        limits.check(config)
+    if stage == "all":  # the command itself: before it removes or makes anything
+        (tmp_path / "a/vae").mkdir(parents=True)
+        (tmp_path / "a/vae/kept").touch()
+        words = ("stage=all", "preset=smoke", "run=a", f"model={SHIPPED}", "overwrite=true")
+        line = error_line(run(tmp_path, *words, ALONE))
+        assert line.startswith(f"error: model={SHIPPED}: stage=all plays no given agent")
+        assert line.endswith("give base=<agent>, from whose parts training starts")
+        assert [path.name for path in tmp_path.rglob("*")] == ["a", "vae", "kept"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "keys"),
+    [("rollouts", "model= or base="), ("all", "by base="), ("iterate", "by base=")],
+)
+def test_a_collection_without_an_agent_names_the_keys_that_give_one(
+    stage: str, keys: str, tmp_path: Path
+) -> None:
+    words = (f"stage={stage}", "preset=smoke", "rollouts.policy=controller", ALONE)
+    assert error_line(run(tmp_path, *words)).endswith(keys)
 
 
 def test_epsilon_is_a_probability(smoke: Path, tmp_path: Path) -> None:

@@ -125,7 +125,10 @@ def test_it_says_what_it_is(scripts: Path, tmp_path: Path) -> None:
         (["evaluate.engine=envpool"], f"pip install '{DISTRIBUTION}[envpool]'"),
         (["stage=play"], f"pip install '{DISTRIBUTION}[onnx]'"),
         (["logger=tensorboard"], f"pip install '{DISTRIBUTION}[tensorboard]'"),
-        (["model=pretrained/pong"], "pretrained/carracing, pretrained/carracing-dream"),
+        (
+            ["stage=evaluate", "model=pretrained/pong"],
+            "pretrained/carracing, pretrained/carracing-dream",
+        ),
         (["base=pretrained/pong"], "pretrained/carracing, pretrained/carracing-dream"),
         (["--config-dir", "nowhere"], "nowhere: no such folder"),
     ],

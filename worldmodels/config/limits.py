@@ -42,6 +42,11 @@ LIMITS = limits_of(Config)
 
 PATHS = {"base", "data", "model", "vae.pretrained"}
 """Texts that may have any character of a file name."""
+AGENT_STAGES = (
+    *(Stage.rollouts, Stage.evaluate, Stage.report, Stage.export, Stage.play, Stage.watch),
+    Stage.doctor,
+)
+"""The stages that take an agent of ``model=``; the others train, or read episodes."""
 ACTIONS = Limit(1, 1024)
 """Of the numbers that an agent acts with: the length of env.squash."""
 
@@ -75,6 +80,12 @@ def check(config: Config) -> None:
     ):
         if name is not None and is_hub(name):
             hub_address(key, name)
+    if config.model is not None and config.stage not in AGENT_STAGES:
+        raise ConfigError(
+            f"model={config.model}: stage={config.stage.name} plays no given agent, which"
+            f" {', '.join(stage.name for stage in AGENT_STAGES[:-1])} do; remove it, or give"
+            " base=<agent>, from whose parts training starts"
+        )
     _check_format(config)
     if Path(config.env.name).name != config.env.name:
         raise ConfigError(f"env.name={config.env.name}: choose a name for folders")

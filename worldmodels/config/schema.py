@@ -68,7 +68,8 @@ class Config:
     """X display of an environment that needs one: auto starts Xvfb where $DISPLAY is unset, xvfb
     always, forward uses $DISPLAY, where stage=watch then opens a window, none draws without."""
     model: str | None = None
-    """Trained agent that stage=evaluate, watch, export and play use: a folder, or
+    """Trained agent that stage=rollouts (with rollouts.policy=controller), evaluate, report,
+    export, play and watch use instead of the run's own; other stages refuse it. A folder, or
     hf://owner/name@revision on the Hugging Face Hub."""
     format: Format = Format.onnx
     """What stage=export writes: onnx, graphs for ONNX Runtime; web, a page that runs them;

@@ -11,7 +11,7 @@ from pathlib import Path
 from worldmodels import seeds
 from worldmodels.agents.folder import fingerprint as agent_fingerprint
 from worldmodels.agents.folder import read_agent
-from worldmodels.config.choices import ActionSource
+from worldmodels.config.choices import ActionSource, Stage
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.shards import Shard
 from worldmodels.envs.engines import mirrored_panel
@@ -299,8 +299,9 @@ def _agent_folder(context: Context) -> tuple[Path, dict[str, str]]:
     elif context.published is not None:
         folder = context.published
     else:
+        alone = context.config.stage is Stage.rollouts  # a chain trains, and takes no model=
         raise ConfigError(
             "rollouts.policy=controller: no agent is given; give the folder of one by"
-            " model= or base="
+            f" {'model= or base=' if alone else 'base='}"
         )
     return folder, {"model": agent_fingerprint(folder)}

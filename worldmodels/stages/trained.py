@@ -43,7 +43,8 @@ def setting_of_player(config: Config, run: Run, model: Path | None) -> Setting |
     Args:
         config: with the stage.
         run: whose agent or baseline plays in ``stage=evaluate`` and ``stage=watch``, if it has one.
-        model: the folder of the agent of ``model=``, which plays instead in any stage.
+        model: the folder of the agent of ``model=``, which plays instead in any stage that takes
+            it.
 
     Returns:
         None where nothing plays, or nothing is there yet.
