@@ -52,6 +52,7 @@ options=(--rm --init --stop-timeout 120 --shm-size 2g)
 
 mkdir -p "$root/data"  # or docker would create it, as root
 options+=(--volume "$(cd -- "$root/data" && pwd -P):/workspace/data")
+options+=(--volume "worldmodels-cache-$(id -u):/home/worldmodels/.cache")  # the compiled simulator
 if [[ $daemon == *name=rootless* ]]; then
     options+=(--user 0:0)  # root of a rootless daemon is the user who runs it
 else
