@@ -15,6 +15,8 @@ from worldmodels.envs.carracing import cuda
 from worldmodels.envs.engines import EnvSpec, prepare, simulation_device
 from worldmodels.errors import ConfigError
 from worldmodels.models.features import FeatureSpec
+from worldmodels.runs.artifacts import Run
+from worldmodels.stages.context import Context
 from worldmodels.stages.runtime import Runtime
 from worldmodels.system.cores import available_cores
 from worldmodels.system.devices import choose_device, has_bfloat16
@@ -129,3 +131,39 @@ def test_a_gpu_computes_with_deterministic_algorithms(gpu: None) -> None:
     assert torch.is_deterministic_algorithms_warn_only_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert operations_of(lambda: torch.empty(3)) == {"aten::empty"}  # which are not filled
+
+
+def test_a_device_is_named_with_its_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    device = torch.device("cuda")
+    for has, auto in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has=has, **_: has)
+        assert Runtime(composed()).in_words(device) == f"NVIDIA H200, {auto}"
+    wanted = Runtime(composed("trainer.precision=bfloat16"))
+    assert wanted.in_words(device) == "NVIDIA H200, bfloat16"
+    assert wanted.in_words(torch.device("cpu")) == "cpu, bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("stage", "words", "named"),
+    [
+        ("rollouts", (), "cpu"),
+        ("rnn", (), "NVIDIA H200"),
+        ("controller", (), "cpu"),
+        ("controller", ("controller.world=dream",), "NVIDIA H200"),
+        ("controller", ("controller.world=dream", "controller.optimizer=actor_critic"), "NVIDIA"),
+        ("evaluate", ("workers.device=cuda",), "NVIDIA H200"),
+    ],
+)
+def test_a_manifest_names_the_device_of_its_stage(
+    gpu: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    stage: str,
+    words: tuple[str, ...],
+    named: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    context = Context(composed(*words), Run(tmp_path / "run"))
+    with context.begin(stage, {}, ()) as folder:
+        assert folder.record["device"].startswith(named)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from foreign import archives, imported
 
 from worldmodels.errors import ArtifactError
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.reporting.reproducibility import render_checklist
+from worldmodels.system.devices import has_bfloat16
 
 STAGES = ("rollouts", "vae", "rnn", "controller", "evaluate")
 
@@ -42,6 +44,11 @@ def test_a_report_has_the_checklist_with_what_the_stages_recorded(smoke: Path) -
     assert f"those of seeds {scores['seeds'][0]} to {scores['seeds'][-1]}" in splits
     fingerprint = manifests["controller"]["fingerprint"]
     assert f"controller {fingerprint}" in found["The trained models."]
+    arithmetic = "bfloat16" if has_bfloat16(torch.device("cpu")) else "float32"
+    machine = f"{manifests['vae']['machine']}, networks on cpu, {arithmetic}"
+    assert {manifest["device"] for manifest in manifests.values()} == {f"cpu, {arithmetic}"}
+    assert found["A description of the computing infrastructure."] == f"{machine}."
+    assert machine in (run / "report" / "index.html").read_text()
     assert "To be answered by the authors." in page
     for stage, manifest in manifests.items():
         for key in manifest["config"]:
@@ -57,6 +64,16 @@ def test_the_time_limit_is_given_as_a_command_takes_it(smoke: Path, tmp_path: Pa
     write_json(manifest, record)
     page = render_checklist("it", {"rollouts": tmp_path / "rollouts"})
     assert re.search(r"env\.max_steps</td>\s*<td>1000</td>", page)
+
+
+def test_the_machine_of_an_older_version_has_no_device(smoke: Path, tmp_path: Path) -> None:
+    shutil.copytree(smoke / "smoke/rollouts", tmp_path / "rollouts")
+    manifest = tmp_path / "rollouts/manifest.json"
+    record = read_json(manifest)
+    del record["crc32"], record["device"]
+    write_json(manifest, record)
+    found = answers(render_checklist("it", {"rollouts": tmp_path / "rollouts"}))
+    assert found["A description of the computing infrastructure."] == f"{record['machine']}."
 
 
 def test_questions_that_a_run_cannot_answer_are_open(smoke: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command import ALONE, BRIEFLY, run, start
 
-from worldmodels.files.atomic import JsonLines
+from worldmodels.files.atomic import JsonLines, read_json, write_json
 from worldmodels.runs.tracking import read_metrics
 
 SEARCH = (
@@ -180,6 +180,19 @@ def test_more_episodes_are_added_to_those_that_are_there(reference: Path, tmp_pa
     done = run(tmp_path, *overrides("rollouts"))
     assert done.returncode == 0, done.stderr
     assert fingerprint(tmp_path, "rollouts") == fingerprint(reference, "rollouts")
+
+
+def test_a_stage_continues_on_another_device(copy: Path) -> None:
+    manifest = copy / "smoke/rollouts/manifest.json"
+    before = read_json(manifest)
+    other = before | {"state": "running", "device": "NVIDIA H200, bfloat16"}
+    del other["crc32"]
+    write_json(manifest, other)
+    done = run(copy, "stage=rollouts", "preset=smoke", ALONE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = read_json(manifest)
+    for key in ("state", "fingerprint", "device"):  # of the process that finished it
+        assert after[key] == before[key]
 
 
 def test_the_evaluation_at_the_end_of_a_search_counts_for_nothing_once_it_is_continued(

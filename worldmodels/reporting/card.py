@@ -14,7 +14,7 @@ from worldmodels.errors import DISTRIBUTION, install
 from worldmodels.files.untrusted import printable
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
-from worldmodels.reporting.records import Record, configuration, is_imported
+from worldmodels.reporting.records import Record, configuration, is_imported, machine
 from worldmodels.reporting.scores import PAPER_SCORES, SCORE_HEADER, Score, score_rows
 
 _TEXT = 200
@@ -177,7 +177,7 @@ def _maker(manifest: Record) -> str:
     """Machine and versions of a stage, as a sentence."""
     versions = ", ".join(f"{name} {text}" for name, text in manifest.texts("versions").items())
     commit = manifest.fields.get("commit")
-    made = f"{manifest.text('machine')}; Python {manifest.text('python')}, {versions}"
+    made = f"{machine(manifest)}; Python {manifest.text('python')}, {versions}"
     return printable(f"{made}; commit {commit}." if commit else f"{made}.", 10 * _TEXT)
 
 

@@ -30,7 +30,7 @@ from worldmodels.reporting.model_sections import (
 )
 from worldmodels.reporting.open_loop import OpenLoopResult
 from worldmodels.reporting.pictures import EpisodeComparison
-from worldmodels.reporting.records import Record, configuration, read_record, read_scores
+from worldmodels.reporting.records import Record, configuration, machine, read_record, read_scores
 from worldmodels.reporting.scores import (
     PAPER_SCORES,
     SCORE_HEADER,
@@ -361,7 +361,7 @@ def _provenance(manifests: dict[str, Record]) -> Values:
         commit = manifest.text("commit") if manifest.fields.get("commit") else "unknown"
         artifacts.append((stage, manifest.text("fingerprint"), inputs, commit))
         versions = [f"{name} {version}" for name, version in manifest.texts("versions").items()]
-        python = f"Python {manifest.text('python')}, {manifest.text('machine')}"
+        python = f"Python {manifest.text('python')}, {machine(manifest)}"
         software.add(f"{python}; {', '.join(versions)}")
         keys |= configuration(manifest).fields
     return {

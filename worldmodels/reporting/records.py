@@ -125,6 +125,19 @@ def read_record(path: Path, max_bytes: int = MANIFEST_BYTES) -> Record:
     return Record(path, value)
 
 
+def machine(manifest: Record) -> str:
+    """The machine of a stage, with the device of its networks and their arithmetic: manifests of
+    older versions, and of stages that compute nothing, do not have the latter.
+
+    Args:
+        manifest: of the stage.
+    """
+    found = manifest.text("machine")
+    if "device" not in manifest.fields:
+        return found
+    return f"{found}, networks on {manifest.text('device')}"
+
+
 def configuration(manifest: Record) -> Record:
     """The keys of a stage with their values as a command gives them: ``env.max_steps`` in steps of
     the simulator, where a manifest has those of an episode.

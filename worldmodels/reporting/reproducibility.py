@@ -17,6 +17,7 @@ from worldmodels.reporting.records import (
     Record,
     configuration,
     is_imported,
+    machine,
     read_record,
     read_scores,
 )
@@ -260,7 +261,7 @@ def _runtime(manifests: Manifests) -> Item:
 
 
 def _machines(manifests: Manifests) -> Item:
-    found = sorted({manifest.text("machine") for manifest in manifests.values()})
+    found = sorted({machine(manifest) for manifest in manifests.values()})
     return Item("A description of the computing infrastructure.", f"{'; '.join(found)}.")
 
 

@@ -13,7 +13,7 @@ import torch
 from worldmodels import extras, trackers
 from worldmodels.agents import pretrained
 from worldmodels.agents.registry import build_dynamics, build_encoder
-from worldmodels.config.choices import IMPORT, TRAINING, Stage, WorldKind
+from worldmodels.config.choices import IMPORT, TRAINING, Optimizer, Stage, WorldKind
 from worldmodels.config.environments import default_observation
 from worldmodels.config.parts import parts
 from worldmodels.config.schema import Config, flat, round_config
@@ -247,6 +247,7 @@ class Context:
         if folder.unlike is not None:
             say(f"{stage}: {folder.unlike}: making it anew")
         self.note_fetched(folder)
+        self._note_device(folder)
         if folder.complete:
             say(f"{stage}: done before ({folder.path}, {folder.record['fingerprint']})")
         return folder
@@ -255,6 +256,19 @@ class Context:
         """Write to the manifest of a stage at work which agents on the Hub it may use."""
         if not folder.complete and self.inputs.fetched:
             folder.record["hub"] = self.inputs.fetched
+
+    def _note_device(self, folder: StageFolder) -> None:
+        """Write to the manifest of a stage at work what its networks are computed on."""
+        if folder.complete:
+            return
+        runtime, config = self.runtime, self.config.controller
+        searching = folder.stage == "controller" and config.optimizer is Optimizer.cma_es
+        device = runtime.device
+        if searching and config.world is WorldKind.dream:
+            device = runtime.dream_device
+        elif searching or folder.stage in ("rollouts", "evaluate"):
+            device = runtime.real_device
+        folder.record["device"] = runtime.in_words(device)
 
     def tracker(
         self, folder: StageFolder, draw: Draw | None = None, ranges: Iterable[Range] = ()

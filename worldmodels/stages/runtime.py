@@ -21,7 +21,7 @@ from worldmodels.envs.engines import EnvSpec, make_vector_env, prepare
 from worldmodels.errors import ConfigError
 from worldmodels.models.features import FeatureSpec
 from worldmodels.system.cores import available_cores
-from worldmodels.system.devices import choose_device, has_bfloat16
+from worldmodels.system.devices import choose_device, device_in_words, has_bfloat16
 from worldmodels.training import cpu, launch
 from worldmodels.training.ranks import Ranks
 from worldmodels.workers.jobs import Heartbeat, Pool
@@ -72,6 +72,10 @@ class Runtime:
     def dream_bfloat16(self) -> bool:
         """Whether the learned model computes in bfloat16 as a world."""
         return self._bfloat16_on(self.dream_device)
+
+    def in_words(self, device: torch.device) -> str:
+        """A device and the arithmetic of networks there, for manifests."""
+        return device_in_words(device, self._bfloat16_on(device))
 
     def ranks(self) -> AbstractContextManager[Ranks]:
         """The processes that train one model, this one being rank 0."""

@@ -63,3 +63,9 @@ def has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported())
+
+
+def device_in_words(device: torch.device, bfloat16: bool) -> str:
+    """A device and the arithmetic of networks: ``"NVIDIA H200, bfloat16"``, ``"cpu, float32"``."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return f"{name}, {'bfloat16' if bfloat16 else 'float32'}"
