@@ -1,6 +1,5 @@
-"""Calibration of the dynamics model, and the linear probe."""
+"""Calibration of the dynamics model."""
 
-import importlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from command import ALONE, run
 from torch import Tensor, nn
 
 from worldmodels.config.sections import CalibrationConfig
+from worldmodels.data.failures import failures
 from worldmodels.data.latents import EncodedEpisode, LatentSet, write_latents
+from worldmodels.data.sequences import FailureEnd
 from worldmodels.errors import ArtifactError
 from worldmodels.files.atomic import read_json, write_json
 from worldmodels.models.dynamics import Prediction, State
@@ -32,7 +34,7 @@ from worldmodels.worlds.rollout import Outcome
 
 def test_failures_are_those_of_a_plain_loop() -> None:
     rng = np.random.default_rng(0)
-    for rewarded in (True, False):
+    for completes, stall in ((True, 50), (False, 50), (True, 25)):
         for _ in range(40):
             steps = int(rng.integers(1, 160))
             rewards = np.where(rng.random(steps) < rng.choice([0.01, 0.04, 0.3]), 3.2, -0.1)
@@ -40,10 +42,11 @@ def test_failures_are_those_of_a_plain_loop() -> None:
             terminated = np.arange(steps) >= end
             expected = []
             for time in range(steps):
-                stalled = time + 50 <= min(steps, end) and rewards[time : time + 50].sum() < 0
-                completed = rewarded and time == end and rewards[time] > 0
+                whole = time + stall <= min(steps, end)
+                stalled = whole and rewards[time : time + stall].sum() < 0
+                completed = completes and time == end and rewards[time] > 0
                 expected.append(stalled or (time == end and not completed))
-            assert failing(rewards, terminated, rewarded).tolist() == expected
+            assert failing(rewards, terminated, completes, stall).tolist() == expected
 
 
 def test_scores_of_forecasts_are_those_of_their_definitions() -> None:
@@ -122,19 +125,42 @@ def recorded(folder: Path, lengths: Sequence[int], ends: Sequence[float | None])
         lengths: steps of each episode.
         ends: what the last action of an episode that terminates earns; None for a time limit.
     """
-    episodes = []
-    for seed, (steps, end) in enumerate(zip(lengths, ends, strict=True)):
+    courses = []
+    for steps, end in zip(lengths, ends, strict=True):
         time = np.arange(steps)
         terminated = (time == steps - 1) & (end is not None)
         earned = np.where(terminated, end or 0.0, np.where(time < 120, 1.0, -9.0))
-        actions = np.stack([earned, terminated], axis=1)
-        latents = np.zeros((steps + 1, 2), np.float32)
-        rewards = (actions[:, 0] + 0.01 * time).astype(np.float32)
-        episodes.append(
-            EncodedEpisode(latents, latents, actions.astype(np.float32), rewards, terminated, seed)
-        )
+        courses.append((earned + 0.01 * time, terminated, terminated))
+    return encoded(folder, courses)
+
+
+def encoded(
+    folder: Path, courses: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
+) -> LatentSet:
+    """Episodes of some rewards and terminations, and the terminations that `Clock` predicts."""
+    episodes = []
+    for seed, (rewards, terminated, announced) in enumerate(courses):
+        latents = np.zeros((len(rewards) + 1, 2), np.float32)
+        actions = np.stack([rewards - 0.01 * np.arange(len(rewards)), announced], axis=1)
+        single = (actions.astype(np.float32), rewards.astype(np.float32))
+        episodes.append(EncodedEpisode(latents, latents, *single, terminated, seed))
     write_latents(folder / "latents.h5", episodes, {})
     return LatentSet(folder / "latents.h5")
+
+
+def stalling(folder: Path, announced: bool) -> LatentSet:
+    """Two episodes that stall at step 60, and end 25 steps after their highest return; a completed
+    task, and an episode without a failure. `Clock` predicts the terminations, and that the first
+    two terminate in step 62 where this is `announced`."""
+    stalled = np.repeat([1.2, -0.4], [60, 25])
+    slower = stalled + 1.0 * (np.arange(85) == 62)  # a reward in it, and no new highest return
+    courses = []
+    for rewards, end in ((stalled, 62), (slower, 62), (np.append(np.full(79, 1.2), 5.0), 79)):
+        predicted = np.arange(len(rewards)) == end
+        terminated = predicted & (end == 79)
+        courses.append((rewards, terminated, predicted if announced else terminated))
+    courses.append((np.full(40, 1.2), np.zeros(40, bool), np.zeros(40, bool)))
+    return encoded(folder, courses)
 
 
 LENGTHS, ENDS = (90, 260, 40, 130), (-9.0, None, None, 5.0)
@@ -157,20 +183,58 @@ def test_a_model_that_is_right_is_calibrated(tmp_path: Path) -> None:
         assert horizon.predicted == pytest.approx(horizon.earned, rel=1e-5)
         assert abs(horizon.difference) < 1e-5
     assert [one.steps for one in found.horizons] == [10, 30, 100, 300]
-    failures = found.failures
-    assert failures is not None
+    scored = found.failures
+    assert scored is not None
     falls = next(at for at in range(211) if rewards[1][at : at + 50].sum() < 0)
     assert 50 <= falls < 100
     # Those that begin at steps 100, 150 and 200 of the second episode begin within its stall.
-    assert failures.windows == 2 + 3 + 1 + 3
-    assert failures.recorded == failures.predicted == 2
-    assert (failures.recall, failures.precision, failures.brier) == (1.0, 1.0, 0.0)
+    assert scored.windows == 2 + 3 + 1 + 3
+    assert scored.recorded == scored.predicted == 2
+    assert (scored.recall, scored.precision, scored.brier) == (1.0, 1.0, 0.0)
     assert found.around is not None
     assert found.around.failures == 2
     assert found.around.predicted == pytest.approx(found.around.earned, rel=1e-4)
     first = rewards[0][90 - 1 - 25], rewards[1][falls - 25]
     assert found.around.earned[0] == pytest.approx(np.mean(first))
     assert exceeded_thresholds(found, CalibrationConfig()) == ()
+
+
+def test_episodes_that_the_collection_ended_in_a_stall_are_recorded_failures(
+    tmp_path: Path,
+) -> None:
+    latents = stalling(tmp_path, announced=False)
+    assert [failures(*episode, 25) for episode in outcomes(latents)] == [(60,), (60,), (), ()]
+    found = calibrate(latents, np.arange(4), Clock(), 25)  # type: ignore[arg-type]  # of the protocol
+    assert found.failures is not None
+    assert (found.failures.windows, found.failures.recorded, found.failures.predicted) == (7, 2, 2)
+    assert (found.failures.recall, found.failures.precision) == (1.0, 1.0)
+    longer = calibrate(latents, np.arange(4), Clock(), 70)  # type: ignore[arg-type]  # of the protocol
+    assert longer == calibrate(latents, np.arange(4), Clock())  # type: ignore[arg-type]  # of the protocol
+
+
+def test_a_model_that_learned_to_terminate_in_a_stall_is_compared_with_such_ends(
+    tmp_path: Path,
+) -> None:
+    latents, end = stalling(tmp_path, announced=True), FailureEnd(2, 25)
+    found = calibrate(latents, np.arange(4), Clock(), 25, end)  # type: ignore[arg-type]  # of the protocol
+    assert found.failures is not None
+    # For such a model a completed task is no termination: it is predicted and was not recorded.
+    assert (found.failures.windows, found.failures.recorded, found.failures.predicted) == (7, 2, 3)
+    assert (found.failures.recall, found.failures.precision) == (1.0, 2 / 3)
+    rewards = [latents.read(number, 0, 63).rewards for number in (0, 1)]
+    assert found.around is not None
+    assert found.around.failures == 2
+    expected = np.mean([one[62 - 25 :].sum() for one in rewards])
+    assert found.around.earned[-1] == pytest.approx(expected, rel=1e-5)
+    assert found.around.predicted == pytest.approx(found.around.earned, rel=1e-4)
+    assert [one.starts for one in found.horizons] == [7, 7, 6, 6]
+    assert all(abs(one.difference) < 1e-5 for one in found.horizons)
+    ended = [one[at:].sum() for one in rewards for at in (0, 50)] + [79 * 1.2 + 5, 29 * 1.2 + 5]
+    assert found.horizons[2].earned == pytest.approx(np.mean(ended), rel=1e-5)
+
+
+def outcomes(latents: LatentSet) -> list[tuple[np.ndarray, bool]]:
+    return [(rewards, bool(terminated[-1])) for rewards, terminated in latents.outcomes()]
 
 
 def test_a_model_that_predicts_too_much_is_not_calibrated(tmp_path: Path) -> None:
@@ -259,52 +323,6 @@ def test_the_largest_return_is_over_as_many_steps_as_the_dream(tmp_path: Path) -
     assert largest_return(ended, 1000, 1) == 9
 
 
-# --- the linear probe
-
-
-def test_the_probe_is_a_ridge_regression_scored_on_held_out_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
-    probe = importlib.import_module("probe")
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(3.0, [1.0, 20.0, 0.1], (300, 3))
-    exact = inputs @ [[1.0], [2.0], [-3.0]] + 5.0
-    targets = np.concatenate([exact, rng.normal(size=(300, 1))], axis=1)
-    held_out = np.arange(300) % 4 == 3
-    known, noise = probe.ridge(inputs, targets, held_out, penalty=1e-9)
-    assert known.r2 == pytest.approx(1.0)
-    assert known.rmse == pytest.approx(0.0, abs=1e-6)
-    assert noise.r2 < 0.1
-    # A penalty is as much as further rows of it, with the target's mean.
-    fitted, other = inputs[~held_out], inputs[held_out]
-    mean, std = fitted.mean(axis=0), fitted.std(axis=0)
-    rows = np.concatenate([(fitted - mean) / std, np.sqrt(50.0) * np.eye(3)])
-    centred = np.concatenate([targets[~held_out, 0] - targets[~held_out, 0].mean(), np.zeros(3)])
-    weights = np.linalg.lstsq(rows, centred, rcond=None)[0]
-    said = (other - mean) / std @ weights + targets[~held_out, 0].mean()
-    rmse = np.sqrt(np.mean((said - targets[held_out, 0]) ** 2))
-    assert probe.ridge(inputs, targets, held_out, penalty=50.0)[0].rmse == pytest.approx(rmse)
-
-
-def test_the_probe_has_the_motion_of_the_car_in_its_own_frame(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
-    probe = importlib.import_module("probe")
-    body = np.zeros((2, 5, 11), np.float32)
-    turned = 0.3  # counterclockwise: forward, which is up at 0, is (-sin, cos)
-    forward, right = (
-        np.array([-np.sin(turned), np.cos(turned)]),
-        np.array([np.cos(turned), np.sin(turned)]),
-    )
-    for number, (ahead, aside) in enumerate(((30.0, 4.0), (0.0, -2.0))):
-        velocity = ahead * forward + aside * right
-        body[number, 0, [2, 3, 4, 5]] = turned, *velocity, 0.5
-    expected = [[np.hypot(30, 4), 4, 0.5], [2, -2, 0.5]]
-    np.testing.assert_allclose(probe.motion(body), expected, rtol=1e-5)
-
-
 # --- stages
 
 
@@ -328,6 +346,22 @@ def test_a_run_measures_its_dynamics_model_and_reports_it(smoke: Path) -> None:
     assert "mean return" in section[: section.index("</svg>")]
     for reason in exceeded_thresholds(found, CalibrationConfig()):
         assert reason in section
+
+
+@pytest.mark.parametrize("termination", ["null", "2"])
+def test_a_stall_that_ends_episodes_is_a_failure_of_the_calibration(
+    copy: Path, termination: str
+) -> None:
+    words = ("stage=rnn", "preset=smoke", ALONE, "overwrite=true", "rnn.baselines=false")
+    done = run(copy, *words, "rollouts.stall_steps=12", f"rnn.failure_termination={termination}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    latents = LatentSet(copy / "smoke/rnn/latents.h5")
+    stalled = sum(bool(failures(*episode, 12)) for episode in outcomes(latents))
+    assert stalled >= 7 - 1  # of 8, of which 2 are held out
+    found = read_calibration(copy / "smoke/rnn")
+    assert found is not None
+    assert found.failures is not None
+    assert found.failures.recorded > 0
 
 
 def test_an_older_run_without_a_calibration_still_has_a_report(copy: Path) -> None:

@@ -12,8 +12,9 @@ the recording as in the prediction. Shapes: N moments, S samples of each, T step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,9 @@ import torch
 from torch import Tensor
 
 from worldmodels.data.latents import EncodedEpisode, LatentSet
+from worldmodels.data.sequences import EpisodeEnds, FailureEnd, episode_ends
 from worldmodels.models.dynamics import DynamicsModel, State, select_rows
-from worldmodels.reporting.failures import Failures, failing, failure_scores
+from worldmodels.reporting.failures import STALL, Failures, failing, failure_scores
 from worldmodels.reporting.open_loop import open_loop_world, under_recorded_actions
 from worldmodels.reporting.records import Record
 
@@ -114,7 +116,7 @@ class _Recorded(NamedTuple):
 
     rewards: np.ndarray  # (T,)
     failing: np.ndarray  # (T,) bool
-    terminated: bool
+    terminated: bool  # no step could follow
 
 
 class _Predicted(NamedTuple):
@@ -127,24 +129,46 @@ class _Predicted(NamedTuple):
 Moments = Sequence[tuple[int, int]]
 """N pairs of an episode and the step of it at which a prediction begins."""
 
+Fails = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""`failing`, of rewards and terminations."""
+
 
 @torch.inference_mode()
-def calibrate(latents: LatentSet, indices: np.ndarray, dynamics: DynamicsModel) -> Calibration:
+def calibrate(
+    latents: LatentSet,
+    indices: np.ndarray,
+    dynamics: DynamicsModel,
+    stall_steps: int | None = None,
+    failure_end: FailureEnd | None = None,
+) -> Calibration:
     """Compare predictions with episodes that the model was not trained on.
 
     Args:
         latents: encoded episodes.
         indices: of the held-out ones, at least one; up to `EPISODES` of them are used.
         dynamics: the model, float32, on the CPU.
+        stall_steps: the collection ended episodes so many steps after their highest return, so that
+            the return cannot fall over more (`worldmodels.worlds.rollout.rollout`); None: it ended
+            none.
+        failure_end: where the model has learned that episodes end, and the recorded ones end here
+            too. It predicts no termination but a failure then; None: as they were recorded.
 
     Raises:
         DataError: the file of latents is damaged.
     """
+    ends = episode_ends(latents, failure_end)
+    completes = dynamics.predicts_reward and failure_end is None
+    stall = STALL if stall_steps is None else min(STALL, stall_steps)
+    fails = partial(failing, completes=completes, stall=stall)
     chosen = np.array(_spread(indices, EPISODES))
     # The longest first, so that those still running are the first rows.
-    chosen = chosen[np.argsort(-latents.lengths[chosen], kind="stable")]
-    episodes = [latents.episode(int(index)) for index in chosen]
-    recorded = [_recorded(episode, dynamics.predicts_reward) for episode in episodes]
+    chosen = chosen[np.argsort(-ends.lengths[chosen], kind="stable")]
+    episodes = [_ended(latents, int(index), ends) for index in chosen]
+    survived = None if dynamics.predicts_reward else 1
+    recorded = [
+        _recorded(episode, survived, fails, bool(won))
+        for episode, won in zip(episodes, ends.won[chosen], strict=True)
+    ]
     every: list[tuple[int, int]] = []
     failed: list[tuple[int, int]] = []
     for row, one in enumerate(recorded):
@@ -157,7 +181,7 @@ def calibrate(latents: LatentSet, indices: np.ndarray, dynamics: DynamicsModel) 
     return Calibration(
         episodes=len(episodes),
         horizons=_horizons(recorded, starts, predicted),
-        failures=_failures(recorded, starts, predicted, dynamics.predicts_reward),
+        failures=_failures(recorded, starts, predicted, fails),
         around=None if around is None else _around(recorded, failed, around),
     )
 
@@ -168,11 +192,18 @@ def _spread(values: Sequence[Any] | np.ndarray, count: int) -> list[Any]:
     return [values[number] for number in at]
 
 
-def _recorded(episode: EncodedEpisode, rewarded: bool) -> _Recorded:
-    survived = None if rewarded else 1
+def _ended(latents: LatentSet, index: int, ends: EpisodeEnds) -> EncodedEpisode:
+    """An episode until it ends for the model, as in its training."""
+    episode = latents.read(index, 0, int(ends.lengths[index]))
+    terminated = episode.terminated & ~ends.won[index]
+    terminated[-1] |= ends.stalled[index]
+    return replace(episode, terminated=terminated)
+
+
+def _recorded(episode: EncodedEpisode, survived: int | None, fails: Fails, won: bool) -> _Recorded:
     rewards = counted_rewards(episode.rewards, episode.terminated, survived)
-    within = failing(rewards, episode.terminated, rewarded)
-    return _Recorded(rewards, within, bool(episode.terminated[-1]))
+    within = fails(rewards, episode.terminated)
+    return _Recorded(rewards, within, won or bool(episode.terminated[-1]))
 
 
 def _predict(
@@ -242,13 +273,13 @@ def _horizons(
 
 
 def _failures(
-    recorded: Sequence[_Recorded], starts: Moments, predicted: _Predicted, rewarded: bool
+    recorded: Sequence[_Recorded], starts: Moments, predicted: _Predicted, fails: Fails
 ) -> Failures | None:
     free = [n for n, (row, at) in enumerate(starts) if not (at and recorded[row].failing[at - 1])]
     if not free:
         return None
     windows = [recorded[row].failing[at : at + WINDOW] for row, at in (starts[n] for n in free)]
-    within = failing(predicted.rewards[free], predicted.terminated[free], rewarded)
+    within = fails(predicted.rewards[free], predicted.terminated[free])
     forecast = within[:, :, :WINDOW].any(axis=2).mean(axis=1)  # (windows,)
     return failure_scores(forecast, np.array([window.any() for window in windows]))
 

@@ -1,8 +1,8 @@
 """Failures in recorded and predicted episodes, and scores of their forecasts.
 
 A *failure* is a termination, or a step from which the return falls over the next `STALL` steps
-(CarRacing: off the road, with at most one new tile in that time). Where the model predicts rewards,
-a termination with a positive one is a completed task and no failure.
+(CarRacing: off the road), or fewer where a collection ends an episode that stalls before. Where the
+model predicts rewards, a termination with a positive one is a completed task and no failure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 STALL = 50
-"""Steps over which the return falls in a stall: 1 s of CarRacing."""
+"""Most steps over which the return falls in a stall: 1 s of CarRacing, 4 s with
+``env.frame_skip=4``."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,16 @@ class Failures:
     reliability: tuple[Reliability, ...]
 
 
-def failing(rewards: np.ndarray, terminated: np.ndarray, rewarded: bool) -> np.ndarray:
+def failing(
+    rewards: np.ndarray, terminated: np.ndarray, completes: bool, stall: int = STALL
+) -> np.ndarray:
     """The steps of episodes that terminate in failure or lie within a stall.
 
     Args:
         rewards: (..., T), NaN after the end of an episode.
         terminated: (..., T) bool, True from the terminating step to the end of the episode.
-        rewarded: the model predicts rewards.
+        completes: a termination with a positive reward is a completed task.
+        stall: steps over which the return falls in a stall.
 
     Returns:
         (..., T) bool.
@@ -67,11 +71,11 @@ def failing(rewards: np.ndarray, terminated: np.ndarray, rewarded: bool) -> np.n
     before = np.zeros_like(terminated)
     before[..., 1:] = terminated[..., :-1]
     found: np.ndarray = terminated & ~before
-    if rewarded:
+    if completes:
         found &= ~(rewards > 0)
     running = np.where(terminated, np.nan, rewards)
-    if rewards.shape[-1] >= STALL:
-        windows = np.lib.stride_tricks.sliding_window_view(running, STALL, axis=-1)
+    if rewards.shape[-1] >= stall:
+        windows = np.lib.stride_tricks.sliding_window_view(running, stall, axis=-1)
         found[..., : windows.shape[-2]] |= windows.sum(axis=-1) < 0  # never, where one is NaN
     return found
 

@@ -125,7 +125,8 @@ def _calibrate(
         say("rnn: calibration: not measured, for no episode of the newest data was held out")
         return []
     dynamics = load_dynamics(folder.path / "rnn.safetensors")
-    found = calibrate(latents, held_out, dynamics)
+    stall_steps = context.config.rollouts.stall_steps
+    found = calibrate(latents, held_out, dynamics, stall_steps, failure_end(context.config))
     write_json(folder.path / CALIBRATION, found.record())
     say(f"rnn: calibration on {in_words(found)}")
     for reason in exceeded_thresholds(found, context.config.calibration):
