@@ -75,7 +75,7 @@ def _learn(context: Context, folder: StageFolder) -> None:
     copy_last = None
     if config.baselines:
         sampled = config.latent is LatentChoice.sampled
-        copy_last = copy_baseline_nll(latents, *split, sampled)
+        copy_last = copy_baseline_nll(latents, *split, sampled, failure_end(context.config))
     followed = _Followed(episodes, copy_last)
     if config.newest_rounds is not None:
         newest = context.inputs.newest(episodes, config.newest_rounds)
