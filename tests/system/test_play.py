@@ -171,6 +171,11 @@ DREAM = """async ({ start, seed, actions, temperature }) => {
     }
     return found;
 }"""
+ENDED = """async (termination) => {
+    const { Dream } = await import("./dream.js");
+    const dream = new Dream(await (await import("./agent.js")).Agent.load());
+    return Object.assign(dream, { termination }).ended;
+}"""
 
 
 @both
@@ -202,6 +207,9 @@ def test_a_dream_is_the_same_as_in_python(opened: Opened) -> None:
     np.testing.assert_allclose(found["latents"], latents, atol=1e-3)
     np.testing.assert_allclose(found["rewards"], rewards, atol=1e-3)
     assert found["terminated"] == terminated
+    odds = 1 / agent.dynamics.termination_pos_weight  # that end an episode
+    for share in (0.99, 1.01):
+        assert opened.page.evaluate(ENDED, share * odds / (1 + odds)) == (share > 1)
     assert np.std(found["chosen"], axis=0).min() > 0, "the controller does not react"
 
 

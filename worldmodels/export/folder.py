@@ -13,16 +13,15 @@ from worldmodels.agents.folder import fingerprint, read_agent
 from worldmodels.agents.model_files import load_first_latents
 from worldmodels.agents.registry import name_of
 from worldmodels.export.controls import controls_of
-from worldmodels.export.graphs import graphs_of, state_names
+from worldmodels.export.graphs import FORMAT, graphs_of, state_names
 from worldmodels.export.onnx_files import TOLERANCE, write_graph
 from worldmodels.files.atomic import atomic_path, write_json
 from worldmodels.files.untrusted import printable
+from worldmodels.models.dynamics import termination_threshold
 from worldmodels.runs.tracking import say
 
 DESCRIPTION = "export.json"
 STARTS = "starts.safetensors"
-FORMAT = 1
-"""Of `DESCRIPTION`."""
 
 
 def write_onnx(folder: Path, source: Path, name: str, temperature: float) -> list[str]:
@@ -77,6 +76,7 @@ def write_onnx(folder: Path, source: Path, name: str, temperature: float) -> lis
         "frame_skip": agent.config.frame_skip,
         "samples_first_latents": agent.config.features.sampled,
         "predicts_reward": agent.dynamics.predicts_reward,
+        "termination_threshold": termination_threshold(agent.dynamics),
         "states": states,
         "starts": len(first.mean),
         "tolerance": TOLERANCE,

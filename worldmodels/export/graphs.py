@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from worldmodels.agents.folder import Agent
 from worldmodels.errors import ArtifactError
 from worldmodels.models.controller import Controllers
-from worldmodels.models.dynamics import DynamicsModel, State
+from worldmodels.models.dynamics import DynamicsModel, State, unweighted
 
+FORMAT = 2
+"""Of what the graphs compute and of the file that describes them; in 1 ``termination`` had the odds
+that the weight of terminations in training makes larger."""
 _WARM_UP = 3
 """Steps of the dynamics model before the state of an example, so that it is no initial one."""
 
@@ -85,8 +88,9 @@ class DynamicsGraph(Graph):
 
     ``latent`` (B, Z), ``action`` (B, A), ``uniform`` in [0, 1) and standard ``normal`` (B, Z),
     ``temperature`` () and the parts of the state, ``state_0`` and so on -> ``next_latent`` (B, Z),
-    ``reward`` (B,), ``termination`` (B,), the probability that the episode ends, and
-    ``next_state_0`` and so on.
+    ``reward`` (B,), ``termination`` (B,), the probability that the episode ends
+    (`worldmodels.models.dynamics.unweighted`), and ``next_state_0`` and so on. `DreamWorld` ends it
+    where that is above `worldmodels.models.dynamics.termination_threshold`.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -104,7 +108,8 @@ class DynamicsGraph(Graph):
         after = self._dynamics.advance(latent, action, tuple(state))
         prediction = self._dynamics.predict(after)
         sampled = prediction.latent.sample(uniform, normal, temperature)
-        return (sampled, prediction.reward, torch.sigmoid(prediction.termination), *after)
+        termination = torch.sigmoid(unweighted(self._dynamics, prediction.termination))
+        return (sampled, prediction.reward, termination, *after)
 
     def example(self, rows: int) -> tuple[Tensor, ...]:
         """Random latents, actions and numbers, a state that is no initial one."""

@@ -158,7 +158,18 @@ def unweighted(model: DynamicsModel, logit: Tensor) -> Tensor:
     Returns:
         (...).
     """
-    return logit - math.log(model.termination_pos_weight)
+    return logit - math.log(_pos_weight(model))
+
+
+def termination_threshold(model: DynamicsModel) -> float:
+    """The probability, of `unweighted` logits, above which the model predicts that the episode
+    terminates: there its own logit, whose odds are w times too large, is above 0."""
+    return 1 / (1 + _pos_weight(model))
+
+
+def _pos_weight(model: DynamicsModel) -> float:
+    """`DynamicsModel.termination_pos_weight`; 1 for a model of another package that has none."""
+    return float(getattr(model, "termination_pos_weight", 1.0))
 
 
 def select_rows(state: State, index: Tensor | slice) -> State:

@@ -8,6 +8,7 @@ from typing import Any
 
 from worldmodels.config.choices import Format
 from worldmodels.config.schema import Config
+from worldmodels.export.graphs import FORMAT
 from worldmodels.extras import GRAPHS
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.integrity import fingerprint_file
@@ -38,8 +39,10 @@ def export(context: Context, form: Format) -> Path:
     source, inputs = context.inputs.agent()
     run = context.run.within("export", "export")
     temperature = config.controller.evaluation_temperature
-    content = {"name": _name(config), "controller.temperature": temperature}
+    content: dict[str, Any] = {"name": _name(config), "controller.temperature": temperature}
     evaluation = None
+    if form in GRAPHS:
+        content["format"] = FORMAT  # graphs of an older version are made again
     if form is Format.huggingface:
         evaluation = evaluation_of(context.run, inputs)
         inputs |= {} if evaluation is None else {"evaluate": evaluation.fingerprint}

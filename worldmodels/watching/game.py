@@ -18,6 +18,7 @@ from worldmodels.envs.engines import make_vector_env
 from worldmodels.envs.observation import pictures_of
 from worldmodels.errors import ConfigError
 from worldmodels.models.controller import Controllers
+from worldmodels.models.dynamics import unweighted
 from worldmodels.models.features import FeatureSpec
 from worldmodels.reporting.pictures import decode
 from worldmodels.worlds.real import RealWorld
@@ -184,7 +185,8 @@ class _Models:
             state = self._dynamics.advance(latents, actions, self._state)
             prediction = self._dynamics.predict(state)
             shown.append(prediction.latent.mode())
-            termination = float(torch.sigmoid(prediction.termination[0]))
+            logit = unweighted(self._dynamics, prediction.termination[0])
+            termination = float(torch.sigmoid(logit))
         pictures = decode(self._encoder, torch.cat(shown))
         return Insight(
             frame=frame,

@@ -39,7 +39,7 @@ export class Dream {
   }
 
   get ended() {
-    return this.termination > 0.5;
+    return this.termination > this.agent.description.termination_threshold;
   }
 
   /** The controller's action. */

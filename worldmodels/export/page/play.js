@@ -44,6 +44,7 @@ export class PlayView {
     const { description } = this.agent;
     element("help").textContent =
       `Keys: ${Object.keys(this.controls.keys).map(sign).join(" ")} drive, space pauses, S steps, R restarts.`;
+    element("termination").high = description.termination_threshold;
     element("start").max = description.starts;
     element("starts").textContent = description.starts;
     element("you").addEventListener("click", () => this.drive("you"));
