@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ALONE, BRIEFLY, error_line, run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import worldmodels
+from worldmodels import trackers
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.action_spec import BoxActions, actions_of
 from worldmodels.envs.carracing.simulator import CpuSimulator
 from worldmodels.envs.engines import EnvSpec, make_vector_env
 from worldmodels.errors import WorldModelsError
+from worldmodels.reporting.learning import against_steps, read_search
 
 SEEDS, STEPS = [3, 2**30, 17], 40
 ROOT = Path(__file__).resolve().parent.parent
@@ -194,3 +197,25 @@ def test_a_model_without_rewards_counts_the_steps_of_the_simulator(tmp_path: Pat
         env.reset(seed=1)
         _, reward, terminated, *_ = env.step(env.action_space.sample())
         np.testing.assert_array_equal(reward, 2.0 * ~terminated)
+
+
+def test_trackers_and_the_report_count_the_same_steps_of_a_search(tmp_path: Path) -> None:
+    agent = tmp_path / "agent"
+    copytree(ROOT / "pretrained/carracing", agent)
+    description = json.loads((agent / "agent.json").read_text())
+    (agent / "agent.json").write_text(json.dumps({**description, "frame_skip": 2}))
+    words = ("stage=controller", "preset=smoke", f"base={agent}", ALONE)
+    short = ("controller.episodes=1", "controller.max_steps=6", "controller.eval_episodes=1")
+    for world, times in (("real", 2), ("dream", 1)):
+        run_name = (f"run={world}", f"controller.world={world}", "env.frame_skip=2")
+        done = run(tmp_path, *words, *short, *run_name, "logger=tensorboard")
+        assert done.returncode == 0, done.stdout + done.stderr
+        folder = tmp_path / world / "controller"
+        tracked = EventAccumulator(str(folder))
+        tracked.Reload()
+        steps = [event.value for event in tracked.Scalars(trackers.ENV_STEPS)]
+        taken = json.loads((folder / "manifest.json").read_text())["summary"]["steps"]
+        assert steps[-1] == times * taken
+        shown = against_steps(read_search(folder), "selection/mean")
+        curve = [(event.step, event.value) for event in tracked.Scalars("env_steps/selection/mean")]
+        np.testing.assert_allclose(curve, shown, rtol=1e-6)

@@ -51,7 +51,8 @@ class ControllerConfig:
     generations: int = number(1800, 1, 1_000_000)
     """Generations, at most."""
     total_steps: int | None = number(None, 1, 10**12, unit="steps")
-    """Environment steps in training after which no generation begins; null: no bound."""
+    """Steps of episodes (actions; each is env.frame_skip steps of the simulator) in training after
+    which no generation begins; null: no bound."""
     sigma: float = number(0.1, 0, 1000, above=True)
     """CMA-ES's initial step size."""
     final_sigma: float | None = number(None, 0, 1000, above=True)
@@ -147,7 +148,8 @@ class BaselineConfig:
     algorithm: Algorithm = Algorithm.ppo
     """ppo; dqn, for discrete actions; sac, for continuous ones."""
     total_steps: int = number(1_000_000, 1, 10**10, unit="steps")
-    """Steps of training, of all environments together."""
+    """Steps of episodes (actions; each is env.frame_skip steps of the simulator) in training, of
+    all environments together."""
     num_envs: int = number(16, 1, 4096)
     """Environments that it trains in at a time."""
     frame_stack: int = number(4, 1, 64)

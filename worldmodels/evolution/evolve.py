@@ -291,7 +291,8 @@ class _Loop:
     def _tell(self, scores: np.ndarray) -> None:
         """Update the search; with `final_sigma`, set the step size for the steps taken."""
         self.search.tell(scores)
-        self.tracker.env_steps, options = self.steps, self.options
+        options = self.options
+        self.tracker.env_steps = options.frame_skip * self.steps
         if options.final_sigma is not None and options.total_steps is not None:
             spent = min(1.0, self.steps / options.total_steps)
             self.search.set_sigma(options.sigma * (options.final_sigma / options.sigma) ** spent)

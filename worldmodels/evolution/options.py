@@ -15,7 +15,8 @@ class EvolveOptions:
 
     Args:
         generations: at most.
-        total_steps: environment steps after which no generation begins; None for no limit.
+        total_steps: steps of episodes (actions) in training after which no generation begins; None
+            for no limit.
         sigma: initial step size.
         final_sigma: step size at the end of the budget, reached by exponential decay over the steps
             taken; None for the step size that CMA-ES adapts.
@@ -40,6 +41,8 @@ class EvolveOptions:
         exploitation_patience: evaluations in a row above it after which the search stops; None for
             no stop.
         intrinsic: name of the reward that returns are sums of, where it is not the task's.
+        frame_skip: steps of the simulator for each step of an episode, of which trackers are told;
+            1 in the learned model, whose steps are counted as they are.
     """
 
     generations: int
@@ -61,6 +64,7 @@ class EvolveOptions:
     recorded_best: float | None = None
     exploitation_patience: int | None = None
     intrinsic: str | None = None
+    frame_skip: int = 1
 
     def objective(self, outcome: Outcome) -> np.ndarray:
         """What the search maximises, of each episode (P, E): its return, less the penalty."""
@@ -78,7 +82,7 @@ class EvolveResult:
             `recorded_best`, if there are any.
         score: mean return on the selection seeds.
         generations: number of generations.
-        steps: environment steps in training, without those on selection seeds.
+        steps: of episodes in training, without those on selection seeds.
         throughput: of training, steps per second.
         exploitation: the first generation, from 1, with a mean return above `recorded_best` on the
             selection seeds; None where there is none.

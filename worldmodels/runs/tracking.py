@@ -86,7 +86,8 @@ class MetricsLog:
         ranges: of figures; the first value outside is pointed out.
         watch: is called with each step and its metrics, last; an exception of it ends the stage.
 
-    `env_steps` is set by a search: steps of its world so far, which the tracker receives too.
+    `env_steps` is set by a search: steps of the simulator so far, in the learned model steps of
+    episodes, as in the report; the tracker receives them too.
     """
 
     def __init__(

@@ -212,7 +212,7 @@ def _recorded_best(context: Context, models: Models, dynamics: DynamicsModel) ->
 
 def _options(context: Context, made_by: str, recorded_best: float | None) -> EvolveOptions:
     config = context.config.controller
-    final = config.final_temperature
+    final, env = config.final_temperature, context.config.env
     return EvolveOptions(
         generations=config.generations,
         total_steps=config.total_steps,
@@ -233,6 +233,7 @@ def _options(context: Context, made_by: str, recorded_best: float | None) -> Evo
         recorded_best=recorded_best,
         exploitation_patience=config.exploitation_patience,
         intrinsic=None if config.objective is Objective.reward else config.objective.name,
+        frame_skip=(env.frame_skip or 1) if config.world is WorldKind.real else 1,
     )
 
 

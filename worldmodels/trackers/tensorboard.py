@@ -30,8 +30,9 @@ class TensorBoardOptions:
 class TensorBoardTracker:
     """Writes scalars, pictures, and videos as animated GIFs.
 
-    The scores of a search are written a second time, as ``env_steps/<name>``, against the steps of
-    its world. The arguments are those of every `Tracker`.
+    The scores of a search are written a second time, as ``env_steps/<name>``, against its
+    environment steps (`worldmodels.runs.tracking.MetricsLog`). The arguments are those of every
+    `Tracker`.
     """
 
     Options: ClassVar[type] = TensorBoardOptions
