@@ -60,7 +60,8 @@ def scores(record: dict[str, Any]) -> str:
 
 
 def by_round(runs: Sequence[dict[str, Any]]) -> str:
-    """What the agents of all rounds earned, and in brackets what the model predicted.
+    """What the agents of all rounds earned, and in brackets what the model predicted; frames are
+    the least and the greatest number over the seeds, in thousands.
 
     Args:
         runs: as `taken` returns them.
@@ -72,8 +73,9 @@ def by_round(runs: Sequence[dict[str, Any]]) -> str:
             f"{entry['earned']['mean']:.0f} ({entry['predicted']['mean']:.0f})" if entry else ""
             for entry in entries
         ]
-        frames = max(entry["frames"]["total"] for entry in entries if entry)
-        rows.append((str(number + 1), f"{frames / 1000:.0f},000", *returns))
+        frames = [entry["frames"]["total"] for entry in entries if entry]
+        ends = dict.fromkeys(f"{round(one, -3):,}" for one in (min(frames), max(frames)))
+        rows.append((str(number + 1), " to ".join(ends), *returns))
     seeds = [f"seed {run['seed']}" for run in runs]
     return tables.markdown_table(("round", "frames so far", *seeds), rows)
 

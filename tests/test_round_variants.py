@@ -1,4 +1,4 @@
-"""benchmarks/round_variants.py: its commands, and the table of what it writes."""
+"""benchmarks/round_variants.py: its commands, and the tables of rounds."""
 
 import importlib
 import math
@@ -121,3 +121,16 @@ def test_the_table_compares_each_seed_with_the_preset_of_that_seed(
     assert other["difference from the preset"] == f"+20 ({20 - half:+.0f} to {20 + half:+.0f})"
     # With two seeds the half width would be six times their distance.
     assert (pair["seeds"], pair["difference from the preset"]) == ("2", "+25")
+
+
+def test_the_table_by_round_has_the_frames_of_all_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+
+    def run(seed: int, totals: list[int]) -> dict[str, Any]:
+        one: dict[str, Any] = {"earned": {"mean": seed}, "predicted": {"mean": 10.0 * seed}}
+        return {"seed": seed, "rounds": [one | {"frames": {"total": total}} for total in totals]}
+
+    runs = [run(1, [9_400, 19_900]), run(2, [9_200, 18_400]), run(3, [9_300])]
+    first, second = cells(importlib.import_module("rounds").by_round(runs))
+    assert [row["frames so far"] for row in (first, second)] == ["9,000", "18,000 to 20,000"]
+    assert [second[f"seed {seed}"] for seed in (1, 2, 3)] == ["1 (10)", "2 (20)", ""]
