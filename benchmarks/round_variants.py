@@ -64,7 +64,7 @@ ROWS = (
     Row("preset", "the preset"),
     Row(
         "random-data",
-        "as many frames of random actions in place of the controller's",
+        "episodes of random actions in place of the controller's",
         {"rollouts": {"policy": "action_noise", "action_noise": 0.6}},
     ),
     Row("failure-share", "`rnn.failure_share=0.3`", {"rnn": {"failure_share": 0.3}}),

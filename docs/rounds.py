@@ -106,6 +106,7 @@ def variants(record: dict[str, Any]) -> str:
                 "" if name == "preset" else with_interval(paired, "+.0f"),
                 with_range([run["earned"][-1] for run in runs], ".0f"),
                 with_range([one["predicted"] - one["earned"] for one in longest], ".0f"),
+                with_range([run["frames"] for run in runs], ",.0f"),
                 f"{statistics.mean(run['cpu_s'] for run in runs) / 60:.0f}",
             )
         )
@@ -118,6 +119,7 @@ def variants(record: dict[str, Any]) -> str:
         "difference from the preset",
         f"round {last}",
         f"predicted minus real return, {'/'.join(map(str, sorted(steps)))} steps",
+        f"frames, rounds 1 to {last}",
         "CPU minutes",
     )
     return tables.markdown_table(header, rows)

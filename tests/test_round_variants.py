@@ -91,6 +91,7 @@ def result(row: str, seed: int, earned: list[float], predicted: float) -> dict[s
     horizon = {"steps": 100, "predicted": predicted, "earned": 300.0}
     horizons = [[{"steps": 10, "predicted": 0.0, "earned": 0.0}, horizon]] * len(earned)
     parts = {"row": row, "what": f"the {row}", "seed": seed, "cpu_s": 600.0}
+    parts |= {"frames": 130_000 + seed if row == "preset" else 120_000}
     return {**parts, "earned": earned, "by_horizon": horizons}
 
 
@@ -114,6 +115,8 @@ def test_the_table_compares_each_seed_with_the_preset_of_that_seed(
     assert preset["difference from the preset"] == ""
     assert preset["round 10"] == "667 (560 to 800)"
     assert preset["predicted minus real return, 100 steps"] == "52 (51 to 53)"
+    assert preset["frames, rounds 1 to 10"] == "130,002 (130,001 to 130,003)"
+    assert other["frames, rounds 1 to 10"] == "120,000"
     assert preset["CPU minutes"] == "10"
     gains = [20.0, 30.0, 10.0]
     # 4.303 is the 97.5 % quantile of Student's t with two degrees of freedom.
