@@ -11,6 +11,7 @@ import torch
 from command import composed, error_line, run
 from hub import COMMIT, Hub, serving
 from safetensors.torch import save_file
+from video_networks import provide
 
 from worldmodels.agents import pretrained
 from worldmodels.agents.hub import find_agent
@@ -88,7 +89,7 @@ def test_without_a_network_a_hub_is_one_line_before_the_first_stage(
     ("words", "said"),
     [
         (
-            ("vae.frozen=true",),
+            ("vae.encoder=r3d18", "vae.frozen=true"),
             "vae.frozen=true: the network's weights would stay random; give vae",
         ),
         (("vae.pretrained=FILE",), "vae.pretrained: there are no published weights for this enco"),
@@ -100,8 +101,9 @@ def test_without_a_network_a_hub_is_one_line_before_the_first_stage(
     ],
 )
 def test_what_training_cannot_start_from_ends_a_chain_before_its_first_stage(
-    words: tuple[str, ...], said: str, tmp_path: Path
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    provide("r3d18", monkeypatch)
     file = tmp_path / "w.safetensors"
     save_file({"a": torch.ones(2)}, file)
     words = tuple(word.replace("FILE", str(file)) for word in words)

@@ -3,7 +3,12 @@
 from pathlib import Path
 
 import pytest
-from command import error_line, run
+from command import composed, error_line, run
+
+from worldmodels.config import limits
+from worldmodels.errors import ConfigError
+from worldmodels.runs.artifacts import Run
+from worldmodels.stages.context import Context
 
 
 @pytest.mark.parametrize(
@@ -49,3 +54,57 @@ def test_what_no_model_has_ends_a_chain_before_its_first_stage(
     line = error_line(run(tmp_path, "stage=all", "preset=smoke", *words.split()))
     assert said in line
     assert not list(tmp_path.rglob("manifest.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("rnn.layers=3",),
+            "rnn.layers=3: rnn.model=mdn_rnn has no such option; give null, or"
+            " rnn.model=transformer",
+        ),
+        (("rnn.model=gru", "rnn.heads=2"), "rnn.heads=2: rnn.model=gru has no such option; give"),
+        (
+            ("vae.blocks=3",),
+            "vae.blocks=3: vae.encoder=conv_vae has no such option; give null, or"
+            " vae.encoder=resnet",
+        ),
+        (
+            ("stage=vae", "vae.encoder=resnet", "vae.frames=8"),
+            "vae.frames=8: vae.encoder=resnet has no such option; give null, or"
+            " vae.encoder=conv3d or r3d18 or timesformer",
+        ),
+        (("vae.frozen=false",), "vae.frozen=false: vae.encoder=conv_vae has no such option; give"),
+        (
+            ("stage=sweep", "sweep.target=vae", "sweep.space={vae.blocks: [1, 2]}"),
+            "vae.blocks=1: vae.encoder=conv_vae has no such option; give null, or",
+        ),
+        (
+            ("stage=iterate", "iterate.schedule=[{round: 2, rnn: {context: 5}}]"),
+            "with the values of iterate.schedule from round 2 on: rnn.context=5: rnn.model=mdn_rnn"
+            " has no such option; give null, or",
+        ),
+    ],
+)
+def test_a_key_of_another_model_is_refused_before_the_first_stage(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    config = composed("preset=smoke", f"data={tmp_path}", *words)
+    limits.check(config)
+    with pytest.raises(ConfigError) as caught:
+        Context(config, Run(tmp_path / "run")).check()
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("rnn.model=transformer", "rnn.layers=3", "rnn.heads=2", "rnn.context=5"),
+        ("vae.encoder=resnet", "vae.blocks=2"),
+        ("vae.encoder=conv3d", "vae.frames=3"),
+    ],
+)
+def test_the_keys_of_the_chosen_model_are_taken(tmp_path: Path, words: tuple[str, ...]) -> None:
+    config = composed("stage=all", "preset=smoke", f"data={tmp_path}", *words)
+    Context(config, Run(tmp_path / "run")).check()

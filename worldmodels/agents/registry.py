@@ -14,12 +14,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from worldmodels import extensions, extras
 from worldmodels.config.choices import LatentChoice
 from worldmodels.config.sections import RNNConfig, VAEConfig
+from worldmodels.config.usage import written
 from worldmodels.errors import ConfigError
 from worldmodels.models.conv3d import Conv3dVAE
 from worldmodels.models.dynamics import DynamicsModel
@@ -113,15 +115,18 @@ def build_encoder(config: VAEConfig, frame_size: int, like: Encoder | None = Non
         like: of the same class, whose other sizes are taken over.
 
     Raises:
-        ConfigError: the class or an option is unknown, or it does not take such frames; or an
-            encoder of no registered class was built, whose file could not be read.
+        ConfigError: the class or an option is unknown, a key is of another class, or it does not
+            take such frames; or an encoder of no registered class was built, whose file could not
+            be read.
     """
     with _of_key(f"vae.encoder={config.encoder}"):
         kind = find_encoder(config.encoder)
     sizes = {} if like is None or type(like) is not kind else dict(like.sizes)
     sizes |= {"latent_size": config.latent_size, "frame_size": frame_size}
     with _named("vae", f"encoder={config.encoder}"):
-        built = kind(**(sizes | extensions.options(kind, vars(config), config.options)))
+        options = extensions.options(kind, vars(config), config.options)
+        _check_keys(config, f"vae.encoder={config.encoder}", options, ENCODERS)
+        built = kind(**(sizes | options))
     with _of_key(f"vae.encoder={config.encoder}"):
         name_of(built)
     return built
@@ -139,8 +144,9 @@ def build_dynamics(
         other: options that come before those of the configuration.
 
     Raises:
-        ConfigError: the class or an option is unknown, or the class does not take a value; or a
-            model of no registered class was built, whose file could not be read.
+        ConfigError: the class or an option is unknown, a key is of another class, or the class does
+            not take a value; or a model of no registered class was built, whose file could not be
+            read.
     """
     with _of_key(f"rnn.model={config.model}"):
         kind = find_dynamics(config.model)
@@ -148,10 +154,43 @@ def build_dynamics(
     sizes["sampled"] = config.latent is LatentChoice.sampled
     with _named("rnn", f"model={config.model}"):
         options = extensions.options(kind, vars(config), {**config.options, **other})
+        _check_keys(config, f"rnn.model={config.model}", options, DYNAMICS)
         built = kind(**(sizes | options))
     with _of_key(f"rnn.model={config.model}"):
         name_of(built)
     return built
+
+
+def _check_keys(
+    config: VAEConfig | RNNConfig,
+    chosen: str,
+    options: Mapping[str, Any],
+    registered: Mapping[str, type[Encoder] | type[DynamicsModel]],
+) -> None:
+    """Raise `ConfigError` for a key that only other models have: it would change nothing, and the
+    manifest would say that it holds. Such keys are null by default.
+
+    Args:
+        config: the section.
+        chosen: the key that chooses the class, with its value.
+        options: of the chosen class, all of them.
+        registered: name -> class of this package.
+    """
+    for part in fields(config):
+        value = getattr(config, part.name)
+        if part.default is not None or value is None or part.name in options:
+            continue
+        others = [name for name, kind in registered.items() if part.name in _option_names(kind)]
+        if others:
+            key = chosen.partition("=")[0]
+            raise ConfigError(
+                f"{part.name}={written(value)}: {chosen} has no such option; give null, or"
+                f" {key}={' or '.join(others)}"
+            )
+
+
+def _option_names(kind: type[Encoder] | type[DynamicsModel]) -> set[str]:
+    return {part.name for part in fields(kind.Options)}
 
 
 @contextmanager

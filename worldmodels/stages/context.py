@@ -23,6 +23,7 @@ from worldmodels.envs.engines import check_registered, check_restorable
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
 from worldmodels.models.controller import CHOICE, SQUASHINGS, squashing
+from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.health import Range
@@ -114,6 +115,7 @@ class Context:
                 for engine in engines:
                     check_registered(Runtime(part).env_spec(engine))
                 _check_branches(part)
+        _check_rounds(self.config)
         if self.config.stage not in (IMPORT, Stage.inspect, Stage.report, *extras.EXPORTING):
             device = choose_device(self.config.device.name)
             launch.check(self.config.trainer, self.config.device.name)
@@ -194,9 +196,7 @@ class Context:
         """
         if config.stage not in (*TRAINING, Stage.plan, Stage.sweep):
             return
-        with torch.device("meta"):
-            encoder = build_encoder(config.vae, config.env.size)
-            dynamics = build_dynamics(config.rnn, config.vae.latent_size, action_size=1, other={})
+        encoder, dynamics = _outlines(config)
         if config.stage not in (Stage.vae, Stage.rnn):
             check_features(dynamics, config.controller.features)
         if config.stage not in (Stage.rnn, Stage.plan):
@@ -287,6 +287,27 @@ class Context:
         stage, watch = self.watch or ("", None)
         watched = watch if folder.stage == stage else None
         return MetricsLog(folder.path / "metrics.csv", tracker, made_by, draw, ranges, watched)
+
+
+def _outlines(config: Config) -> tuple[Encoder, DynamicsModel]:
+    """Encoder and dynamics model on the meta device; raises `ConfigError` where a configuration
+    gives none."""
+    with torch.device("meta"):
+        encoder = build_encoder(config.vae, config.env.size)
+        return encoder, build_dynamics(config.rnn, config.vae.latent_size, action_size=1, other={})
+
+
+def _check_rounds(config: Config) -> None:
+    """Raise `ConfigError` for models of later rounds that cannot be built."""
+    if config.stage not in (Stage.iterate, Stage.plan):
+        return
+    for change in config.iterate.schedule:
+        number = change["round"]
+        try:
+            _outlines(round_config(config, number))
+        except ConfigError as error:
+            where = f"iterate.schedule from round {number} on"
+            raise ConfigError(f"with the values of {where}: {error}") from None
 
 
 def _keys(observation: ObservationSpec) -> str:
