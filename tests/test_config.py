@@ -195,7 +195,11 @@ def test_an_old_section_stands_for_all_its_keys(monkeypatch: pytest.MonkeyPatch)
         (["controller.hidden=after"], "controller.hidden=after: renamed; use controller.hidden=up"),
         (
             ["+bootstrap={rnn:{death_weight:2}}"],
-            "rnn.death_weight: renamed; use rnn.termination_pos_w",
+            "bootstrap.rnn.death_weight: renamed; use bootstrap.rnn.termination_pos_w",
+        ),
+        (
+            ["bootstrap.controller.hidden=before"],
+            "bootstrap.controller.hidden=before: renamed; use bootstrap.controller.hidden=prev",
         ),
         (["env=key"], "env/key.yaml: rnn.restart: renamed; use rnn.is_first"),
         (["env=value"], "env/value.yaml: controller.hidden=before: renamed; use controller.hidden"),
@@ -213,22 +217,29 @@ def test_an_old_name_is_answered_with_the_present_one(
     assert said in error_line(run(tmp_path, "stage=inspect", *words))
 
 
+def refused(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """What the program prints to the error stream for words that it does not take."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # both are changed by the command
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", ["worldmodels", "stage=inspect", *words])
+    assert command_line.command() == 1
+    return capsys.readouterr().err
+
+
 def test_an_old_group_of_a_user_is_answered_with_the_present_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "memory").mkdir()
     monkeypatch.setitem(renames.RENAMED, "memory", "rnn")
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # both are changed by the command
-    monkeypatch.setattr(sys, "path", [*sys.path])
     for words, said in (
         (["--config-dir", str(tmp_path)], f"{tmp_path}/memory: renamed; use {tmp_path}/rnn"),
         (["memory=paper"], "memory: renamed; use rnn"),
         (["memory.mixtures=3"], "memory.mixtures: renamed; use rnn.mixtures"),
         (["+memory={mixtures: 3}"], "memory: renamed; use rnn"),
     ):
-        monkeypatch.setattr(sys, "argv", ["worldmodels", "stage=inspect", *words])
-        assert command_line.command() == 1
-        assert capsys.readouterr().err == f"error: {said}\n"
+        assert refused(words, monkeypatch, capsys) == f"error: {said}\n"
 
 
 def test_an_old_key_that_is_added_is_answered_with_the_present_one() -> None:
@@ -266,6 +277,36 @@ def test_an_old_runs_manifest_is_answered_with_the_present_name(
 )
 def test_a_mapping_takes_new_keys(word: str) -> None:
     assert composed(word).env.kwargs == {"lap_complete_percent": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("words", "episodes"),
+    [
+        (("preset=quick", "bootstrap={rollouts: {episodes: 64}}"), (64, None)),
+        (("preset=quick", "bootstrap.rollouts.episodes=64"), (64, None)),
+        (("preset=quick", "+bootstrap.rollouts.episodes=64"), (64, None)),
+        (("preset=laptop", "bootstrap.controller.episodes=4"), (None, 4)),
+    ],
+)
+def test_the_bootstrap_run_takes_keys_of_its_own(
+    words: tuple[str, ...], episodes: tuple[int | None, int | None]
+) -> None:
+    config, preset = composed(*words), composed(words[0])
+    limits.check(config)
+    own, before = schema.bootstrap_config(config), schema.bootstrap_config(preset)
+    assert own.rollouts.episodes == (episodes[0] or before.rollouts.episodes)
+    assert own.controller.episodes == (episodes[1] or before.controller.episodes)
+    assert (own.vae, own.bootstrap) == (before.vae, {})  # what the preset gives it is kept
+    config.bootstrap = preset.bootstrap
+    assert config == preset
+
+
+def test_a_wrong_key_of_the_bootstrap_run_is_named_with_a_similar_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "bootstrap.controller.popluation: no such key, perhaps bootstrap.controller.population"
+    error = refused(["bootstrap.controller.popluation=4"], monkeypatch, capsys)
+    assert error.startswith(f"error: {said} ")
 
 
 def test_a_schedule_changes_keys_from_a_round_on() -> None:

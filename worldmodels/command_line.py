@@ -192,7 +192,7 @@ def _key_error(error: OmegaConfBaseException) -> str:
     if isinstance(error, ConfigAttributeError | ConfigKeyError):
         return schema.unknown(key)
     old = re.match(r"Invalid value '(.+)', expected", message)
-    present = renamed_value(key, old[1]) if old else None
+    present = renamed_value(key.removeprefix(schema.BOOTSTRAP), old[1]) if old else None
     if old and present:
         return f"{key}={old[1]}: renamed; use {key}={present}"
     if _is_section(key):

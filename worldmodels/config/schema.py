@@ -42,6 +42,9 @@ from worldmodels.config.sections import (
     VAEConfig,
 )
 
+BOOTSTRAP = "bootstrap."
+"""Before the keys of the bootstrap run."""
+
 
 @dataclass
 class Config:
@@ -121,6 +124,7 @@ def register() -> None:
         node.baseline.options,
         node.sweep.space,
         node.logger.options,
+        node.bootstrap,
     ):
         OmegaConf.set_struct(mapping, False)
     ConfigStore.instance().store(name="schema", node=node)
@@ -134,8 +138,12 @@ def changed(config: Config, overrides: Mapping[str, Any]) -> Config:
 
 
 def bootstrap_config(config: Config) -> Config:
-    """The configuration of the shorter run before a run that has one."""
-    shorter = changed(config, config.bootstrap)
+    """The configuration of the shorter run before a run that has one; raises OmegaConf's errors,
+    naming the key with ``bootstrap.`` before it."""
+    whole = OmegaConf.create({"bootstrap": OmegaConf.structured(config)})
+    merged: Any = OmegaConf.merge(whole, {"bootstrap": config.bootstrap})
+    shorter = OmegaConf.to_object(merged.bootstrap)
+    assert isinstance(shorter, Config)
     shorter.bootstrap = {}
     return shorter
 
@@ -166,14 +174,20 @@ def round_config(config: Config, number: int) -> Config:
 
 
 def unknown(key: str) -> str:
-    """The error of a key that the schema does not have, with its new name or a similar one."""
-    present = renamed(key)
+    """The error of a key that the schema does not have, with its new name or a similar one.
+
+    Args:
+        key: with ``bootstrap.`` before it in the bootstrap run.
+    """
+    within = BOOTSTRAP if key.startswith(BOOTSTRAP) else ""
+    own = key.removeprefix(within)
+    present = renamed(own)
     if present is not None:
-        return f"{key}: renamed; use {present}"
+        return f"{key}: renamed; use {within}{present}"
     keys = list(flat(**vars(Config())))
-    meant = [known for known in keys if known.split(".")[-1] == key.split(".")[-1]]
-    meant = meant or get_close_matches(key, keys, n=2)
-    perhaps = f", perhaps {' or '.join(meant)}" if meant else ""
+    meant = [known for known in keys if known.split(".")[-1] == own.split(".")[-1]]
+    meant = meant or get_close_matches(own, keys, n=2)
+    perhaps = f", perhaps {' or '.join(within + known for known in meant)}" if meant else ""
     return f"{key}: no such key{perhaps}; --help lists all keys"
 
 
