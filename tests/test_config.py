@@ -170,8 +170,12 @@ def test_a_present_name_exists_and_is_in_the_changelog() -> None:
     sections = {name.partition(".")[0] for name in KEYS}
     changelog = (CONF.parent / "CHANGELOG.md").read_text()
     for old, present in renames.RENAMED.items():
-        assert present in KEYS or present in sections or (CONF / present).is_dir()
+        assert present in KEYS or present in sections
         assert old not in KEYS
+        assert f"`{old}`" in changelog
+    for old, present in renames.RENAMED_GROUPS.items():
+        assert (CONF / present).is_dir()
+        assert not (CONF / old).exists()
         assert f"`{old}`" in changelog
     for key, values in renames.RENAMED_VALUES.items():
         choices = KEYS[key].accepts.split(", ")
@@ -240,6 +244,32 @@ def test_an_old_group_of_a_user_is_answered_with_the_present_one(
         (["+memory={mixtures: 3}"], "memory: renamed; use rnn"),
     ):
         assert refused(words, monkeypatch, capsys) == f"error: {said}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["experiment=foo"],
+        ["experiment=carracing/quick", "preset=quick", "--cfg", "job"],
+        ["+experiment=carracing/quick"],
+        ["~experiment"],
+        ["recipe=quick"],
+    ],
+)
+def test_an_experiment_is_chosen_by_environment_and_preset_alone(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    word = words[0].removeprefix("+")
+    said = f"error: {word}: is chosen by env and preset; give those\n"
+    assert refused(words, monkeypatch, capsys) == said
+
+
+def test_the_old_folder_of_experiments_is_answered_with_the_present_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe").mkdir()
+    error = refused(["--config-dir", str(tmp_path)], monkeypatch, capsys)
+    assert error == f"error: {tmp_path}/recipe: renamed; use {tmp_path}/experiment\n"
 
 
 def test_an_old_key_that_is_added_is_answered_with_the_present_one() -> None:

@@ -23,7 +23,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from worldmodels import extensions
 from worldmodels.config import limits, schema, shipped, usage
 from worldmodels.config.parts import jobs
-from worldmodels.config.renames import renamed, renamed_value
+from worldmodels.config.renames import EXPERIMENT, RENAMED_GROUPS, renamed, renamed_value
 from worldmodels.errors import (
     DISTRIBUTION,
     EXIT_ERROR,
@@ -93,7 +93,8 @@ def _compose_and_run() -> None:
     composes each configuration twice; other words are composed once, in half the time.
 
     Raises:
-        ConfigError: ``--config-dir`` names no folder, or one with a group of an older version.
+        ConfigError: ``--config-dir`` names no folder, or one with a group of an older version; or a
+            word chooses an experiment.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-h", "--help", action="store_true")
@@ -107,6 +108,7 @@ def _compose_and_run() -> None:
         raise ConfigError(f"{error}; --help lists the options") from None
     folders = [shipped.CONF, *extensions.config_folders()]
     overrides = list(options.overrides)
+    _check_groups(overrides)
     sections = [word for word in overrides if options.help and _is_section(word)]
     overrides = [word for word in overrides if word not in sections]
     if options.config_dir is not None:
@@ -159,13 +161,23 @@ def _hand_to_hydra(words: list[str], overrides: list[str], config_dir: Path | No
         main()
 
 
+def _check_groups(overrides: list[str]) -> None:
+    """Raise `ConfigError` for a word that would replace the values of ``conf/experiment/``, or of
+    the group's old name."""
+    for word in overrides:
+        group = re.match(r"[+~]*(\w+)(?:@[^=]*)?(?:=|$)", word)
+        if group is not None and EXPERIMENT in (group[1], RENAMED_GROUPS.get(group[1])):
+            raise ConfigError(f"{word.lstrip('+')}: is chosen by env and preset; give those")
+
+
 def _check_config_dir(folder: Path) -> None:
     if not folder.is_dir():
         raise ConfigError(f"--config-dir {folder}: no such folder; give one with groups like conf/")
     for group in sorted(path.name for path in folder.iterdir()):
         # Hydra ignores a group that nothing selects, such as one of conf/experiment/.
-        if renamed(group) is not None:
-            raise ConfigError(f"{folder / group}: renamed; use {folder / str(renamed(group))}")
+        present = renamed(group) or RENAMED_GROUPS.get(group)
+        if present is not None:
+            raise ConfigError(f"{folder / group}: renamed; use {folder / present}")
 
 
 def composition_error(error: HydraException | OmegaConfBaseException) -> str:

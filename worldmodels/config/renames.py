@@ -6,6 +6,13 @@ is accepted: the error names the present one.
 
 from __future__ import annotations
 
+EXPERIMENT = "experiment"
+"""The group of what a preset changes for one environment: ``env`` and ``preset`` choose its file,
+and no word of a command line does."""
+
+RENAMED_GROUPS = {"recipe": EXPERIMENT}
+"""Old folder of ``--config-dir`` -> present folder, where neither is a key."""
+
 RENAMED = {
     "env.lanes": "env.num_envs",
     "env.lever": "env.action_bins",
@@ -18,7 +25,6 @@ RENAMED = {
     "controller.select_episodes": "controller.eval_episodes",
     "fresh": "overwrite",
     "scout": "bootstrap",
-    "recipe": "experiment",
     "rnn.restart": "rnn.is_first",
     "rnn.death_weight": "rnn.termination_pos_weight",
     "iterate.later": "iterate.schedule",
