@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,6 +86,21 @@ def test_another_configuration_is_refused_by_the_keys_name(tmp_path: Path) -> No
     assert not run.begin("vae", {"vae.latent_size": 64}, {}, overwrite=True).complete
 
 
+def test_values_of_another_configuration_are_shown_as_a_command_line_takes_them(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path / "run")
+    was = {"rnn.layers": None, "env.squash": ["tanh", None], "rnn.is_first": True}
+    finished(run, "rnn", **was)
+    for now, said in (
+        ({"rnn.layers": 3}, "rnn.layers=null, now 3:"),
+        ({"env.squash": None}, "env.squash=[tanh, null], now null:"),
+        ({"rnn.is_first": False}, "rnn.is_first=true, now false:"),
+    ):
+        with pytest.raises(ArtifactError, match=re.escape(f"was made with {said}")):
+            run.begin("rnn", {**was, **now}, {})
+
+
 def test_another_input_is_refused_by_its_name(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     run.begin("rnn", {}, {"vae": "one"}).finish("abc")
@@ -97,7 +113,7 @@ def test_what_may_grow_reopens_the_stage_and_may_not_shrink(tmp_path: Path) -> N
     finished(run, "rollouts", episodes=8)
     assert not run.begin("rollouts", {"episodes": 16}, {}, growable=("episodes",)).complete
     assert not run.begin("rollouts", {"episodes": None}, {}, growable=("episodes",)).complete
-    with pytest.raises(ArtifactError, match="episodes=None, now 4"):
+    with pytest.raises(ArtifactError, match="episodes=null, now 4"):
         run.begin("rollouts", {"episodes": 4}, {}, growable=("episodes",))
 
 

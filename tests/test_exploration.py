@@ -231,7 +231,7 @@ def test_a_search_for_the_reward_is_that_of_a_version_without_objectives(copy: P
     assert record["summary"]["objective"] == "reward"
     assert not (copy / "plain/controller/distillation.safetensors").exists()
     refused = run(copy, *words, "controller.objective=disagreement")
-    assert "controller.objective=None, now disagreement" in error_line(refused)
+    assert "controller.objective=null, now disagreement" in error_line(refused)
     alone = run(copy, *SEARCH, "run=one", "base=smoke", "controller.objective=disagreement")
     assert "the dynamics model has one member; train a model with rnn.members=2" in error_line(
         alone

@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple
 
 from worldmodels.config.renames import renamed, renamed_value
+from worldmodels.config.usage import written
 from worldmodels.errors import ArtifactError
 from worldmodels.files.atomic import checksum, read_json, write_json
 
@@ -121,7 +122,7 @@ class Difference(NamedTuple):
                 f"was made by an older version, whose {self.key}={self.before} is now"
                 f" {self.key}={present}"
             )
-        return f"was made with {self.key}={self.before}, now {self.now}"
+        return f"was made with {self.key}={written(self.before)}, now {written(self.now)}"
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
