@@ -355,3 +355,13 @@ def test_a_schedule_changes_keys_from_a_round_on() -> None:
     assert (rounds[0].rollouts.policy, policies) == (config.rollouts.policy, {"controller"})
     assert config.rnn.epochs == 9
     assert not any(own.iterate.schedule for own in rounds)
+
+
+@pytest.mark.parametrize("wrong", ["env=[1]", "experiment=foo"])
+def test_debug_shows_the_traceback_of_words_that_do_not_compose(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    *before, last = refused([wrong, "debug=true"], monkeypatch, capsys).splitlines()
+    assert before[0].startswith("Traceback")
+    assert [last, ""] == refused([wrong], monkeypatch, capsys).split("\n")
+    assert last.startswith(f"error: {wrong}: ")

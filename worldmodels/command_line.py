@@ -270,6 +270,13 @@ def _line(error: Exception) -> str:
     return printable(" ".join(line.split()))
 
 
+def _show_traceback(error: Exception) -> None:
+    """Print the traceback of an error in the words of a command with ``debug=true``, of which
+    there may be no configuration."""
+    if any(word.lstrip("+").lower() == "debug=true" for word in sys.argv[1:]):
+        traceback.print_exception(error)
+
+
 def command() -> int:
     """Run what the words of the command line request; returns the exit code."""
     if not sys.argv[1:]:
@@ -299,7 +306,9 @@ def command() -> int:
             traceback.print_exception(escape.error)
         return explain(escape.error)
     except (TypeError, ValueError) as error:
+        _show_traceback(error)
         return explain(_renamed_word(sys.argv[1:]) or _group_error(sys.argv[1:]) or error)
     except Exception as error:
+        _show_traceback(error)
         return explain(_renamed_word(sys.argv[1:]) or error)
     return 0
