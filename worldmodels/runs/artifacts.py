@@ -65,8 +65,12 @@ class Run:
         base = None if self.base is None else self.base.within(folder, made_by)
         return Run(self.root / folder, base, self.name, made_by)
 
-    def locate(self, stage: str) -> Path:
+    def locate(self, stage: str, key: str = "run") -> Path:
         """The folder of the finished artifact of `stage`, in this run or its base.
+
+        Args:
+            stage: its name.
+            key: that names this run on the command line.
 
         Raises:
             ArtifactError: there is none, or a manifest is damaged.
@@ -74,6 +78,14 @@ class Run:
         folder, found = self.folder(stage), self._state(stage)
         if found == "complete":
             return folder
+        if found is None and self.base is not None and self.base.has(stage):
+            return self.base.locate(stage)
+        newest = None if found else self.newest_round(stage, key=key)
+        if newest is not None:
+            raise ArtifactError(
+                f"{folder} is missing: the rounds of stage=iterate are runs of their own; give"
+                f" {newest}"
+            )
         if found is None and self.base is not None:
             return self.base.locate(stage)
         state = "is not finished" if found else "is missing"
@@ -88,6 +100,27 @@ class Run:
         if found is None and self.base is not None:
             return self.base.has(stage)
         return found == "complete"
+
+    def newest_round(self, *stages: str, key: str = "run") -> str | None:
+        """The newest round of this run, or else of its base, that has one of some finished stages.
+
+        Args:
+            stages: the first of which any round has a finished artifact decides.
+            key: that names this run on the command line.
+
+        Returns:
+            Key and name of the round, ``run=<run>/round-2``; None where there is no such round.
+
+        Raises:
+            ArtifactError: a manifest of a round is damaged.
+        """
+        names = [path.name for path in self.root.glob("round-*")]
+        found = sorted(int(name[6:]) for name in names if name[6:].isdecimal())
+        for stage in stages:
+            for number in reversed(found):
+                if Run(self.root / f"round-{number}").has(stage):
+                    return f"{key}={self.name}/round-{number}"
+        return None if self.base is None else self.base.newest_round(*stages, key="base")
 
     def nearest(self, *stages: str) -> str | None:
         """The first of some stages that this run has, finished or not, or else its base; None where

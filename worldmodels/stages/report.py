@@ -41,9 +41,15 @@ def run(context: Context) -> None:
     """
     finished = _finished(context.run, context.inputs.bootstrap)
     if not finished:
+        newest = context.run.newest_round(*reversed(STAGES))
+        remedy = (
+            "first run stage=all with the same run, preset and keys"
+            if newest is None
+            else f"the rounds of stage=iterate are runs of their own: give {newest}"
+        )
         raise ArtifactError(
             f"{context.run.root}: no stage of this run is finished, so there is nothing to report;"
-            " first run stage=all with the same run, preset and keys"
+            f" {remedy}"
         )
     compared = _compared(context)
     modelled = finished.keys() >= {"rollouts", "vae", "rnn"}
@@ -171,7 +177,10 @@ def _compared(context: Context) -> dict[str, dict[str, Path]]:
                 f"compare={name}: there is no such run in {config.data}; name a run there"
             )
         runs[name] = Run(root, recorded_base(Path(config.data), root), name)
-    folders = {name: {"evaluate": run.locate("evaluate")} for name, run in runs.items()}
+    folders = {
+        name: {"evaluate": run.locate("evaluate", "run" if run is context.run else "compare")}
+        for name, run in runs.items()
+    }
     envs = {
         name: read_record(found["evaluate"] / "manifest.json").group("config").text("env.id")
         for name, found in folders.items()
