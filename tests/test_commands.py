@@ -280,7 +280,7 @@ def test_step_sizes_fall_as_its_total_steps_is_used_up(copy: Path) -> None:
         (["+bootstrap={vae:{latnt_size:3}}"], "vae.latnt_size: no such key"),
         (["controller.stall_steps=0"], "controller.stall_steps=0: choose 1 to 100000"),
         (["vae=5"], "vae: takes no value of its own; give one of its keys (vae.<key>=<value>), or"),
-        (["env=[1]"], "env=[1]: is not a name of a group; choose one of breakout, carracing,"),
+        (["env=[1]"], "env=[1]: give env=<name>, and choose one of breakout, carracing,"),
         (
             ["stage=evaluate", "model=pretrained/takecover"],
             "model=pretrained/takecover: trained for vizdoom.gymnasium_wrapper:VizdoomTakeCover-v1,"

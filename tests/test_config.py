@@ -5,7 +5,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import cache, reduce
 from itertools import product
@@ -118,6 +118,22 @@ def test_a_users_files_of_a_section_compose_and_replace_a_presets_values(tmp_pat
     assert done.stdout.count(": 77\n") == len(words) == 5
 
 
+@pytest.fixture
+def line_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """What a command that fails prints, from its words."""
+
+    def line(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["worldmodels", "stage=inspect", *words])
+        assert command_line.command() == 1
+        return capsys.readouterr().err
+
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # both are changed by the command
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return line
+
+
 # Help
 
 
@@ -161,6 +177,41 @@ def test_a_command_without_words_prints_a_short_help(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "stage=all preset=quick" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+# Groups
+
+
+@pytest.mark.parametrize(
+    ("word", "group"),
+    [
+        *((f"{group}=[{option}]", group) for group, option in (("preset", "quick"), ("env", "x"))),
+        *(("~preset", "preset"), ("~env", "env"), ("~preset=quick", "preset")),
+        *(("preset={a:1}", "preset"), ("preset=null", "preset"), ("preset=5", "preset")),
+        *(("preset=paper,quick", "preset"), ("workers=local,ray", "workers")),
+        *(("+preset=smoke", "preset"), ("++env=carracing", "env")),
+    ],
+)
+def test_a_wrong_form_of_a_group_is_answered_with_its_names(
+    word: str, group: str, line_of: Callable[..., str]
+) -> None:
+    names = {"preset": PRESETS, "env": ENVS, "workers": WORKERS}[group]
+    said = f"{word}: give {group}=<name>, and choose one of {', '.join(names)}; several with"
+    assert line_of(word) == f"error: {said} --multirun\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["~logger", "vae.epoch=3"], "error: vae.epoch: no such key"),
+        (["--multirun", "preset=quick,paper", "vae.epoch=3"], "error: vae.epoch: no such key"),
+        (["preset=[quick"], "error: no viable alternative"),
+    ],
+)
+def test_a_right_form_of_a_group_is_not_blamed(
+    words: list[str], said: str, line_of: Callable[..., str]
+) -> None:
+    assert line_of(*words).startswith(said)
 
 
 # Old names
@@ -221,19 +272,8 @@ def test_an_old_name_is_answered_with_the_present_one(
     assert said in error_line(run(tmp_path, "stage=inspect", *words))
 
 
-def refused(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
-    """What the program prints to the error stream for words that it does not take."""
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # both are changed by the command
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "argv", ["worldmodels", "stage=inspect", *words])
-    assert command_line.command() == 1
-    return capsys.readouterr().err
-
-
 def test_an_old_group_of_a_user_is_answered_with_the_present_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line_of: Callable[..., str]
 ) -> None:
     (tmp_path / "memory").mkdir()
     monkeypatch.setitem(renames.RENAMED, "memory", "rnn")
@@ -243,7 +283,7 @@ def test_an_old_group_of_a_user_is_answered_with_the_present_one(
         (["memory.mixtures=3"], "memory.mixtures: renamed; use rnn.mixtures"),
         (["+memory={mixtures: 3}"], "memory: renamed; use rnn"),
     ):
-        assert refused(words, monkeypatch, capsys) == f"error: {said}\n"
+        assert line_of(*words) == f"error: {said}\n"
 
 
 @pytest.mark.parametrize(
@@ -257,18 +297,18 @@ def test_an_old_group_of_a_user_is_answered_with_the_present_one(
     ],
 )
 def test_an_experiment_is_chosen_by_environment_and_preset_alone(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], line_of: Callable[..., str]
 ) -> None:
     word = words[0].removeprefix("+")
     said = f"error: {word}: is chosen by env and preset; give those\n"
-    assert refused(words, monkeypatch, capsys) == said
+    assert line_of(*words) == said
 
 
 def test_the_old_folder_of_experiments_is_answered_with_the_present_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, line_of: Callable[..., str]
 ) -> None:
     (tmp_path / "recipe").mkdir()
-    error = refused(["--config-dir", str(tmp_path)], monkeypatch, capsys)
+    error = line_of("--config-dir", str(tmp_path))
     assert error == f"error: {tmp_path}/recipe: renamed; use {tmp_path}/experiment\n"
 
 

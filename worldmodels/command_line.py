@@ -227,20 +227,36 @@ def _renamed_word(words: list[str]) -> ConfigError | None:
     return None
 
 
-def _group_error(words: list[str]) -> ConfigError | None:
-    """What is wrong with a word like ``env=[1]``, which Hydra answers with an error of its own
-    code: a group takes the name of one of its files."""
+def _group_error(words: list[str], error: Exception) -> ConfigError | None:
+    """What is wrong with a word like ``env=[1]``, ``~env`` or ``env=a,b``, which Hydra answers with
+    an error of its own code: a group takes the name of one of its files. A word with ``~`` or ``+``
+    is to blame where `error` names its group: the defaults of some groups can be left out."""
+    swept = not {"--multirun", "-m", "hydra.mode=MULTIRUN"}.isdisjoint(words)
     for word in words:
-        group, _, _ = word.partition("=")
+        group, assigned, _ = word.lstrip("+~").partition("=")
         options = sorted({path.stem for path in shipped.group_files(group)})
-        if "=" not in word or not options:
+        if not options:
             continue
-        choice = OverridesParser.create().parse_override(word).value()
-        if not isinstance(choice, str | Sweep):
+        if word.startswith(("+", "~")):
+            wrong = group in str(error)
+        else:
+            wrong = bool(assigned) and not _chooses(word, swept)
+        if wrong:
             return ConfigError(
-                f"{word}: is not a name of a group; choose one of {', '.join(options)}"
+                f"{word}: give {group}=<name>, and choose one of {', '.join(options)}; several"
+                " with --multirun"
             )
     return None
+
+
+def _chooses(word: str, swept: bool) -> bool:
+    """Whether the value of a word is a name, or several where they are `swept`; True also where it
+    cannot be parsed, which is an error of its own."""
+    try:
+        choice = OverridesParser.create().parse_override(word).value()
+    except HydraException:
+        return True
+    return isinstance(choice, str) or (swept and isinstance(choice, Sweep))
 
 
 def explain(error: Exception) -> int:
@@ -305,9 +321,10 @@ def command() -> int:
         if escape.debug:
             traceback.print_exception(escape.error)
         return explain(escape.error)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, HydraException, OmegaConfBaseException) as error:
         _show_traceback(error)
-        return explain(_renamed_word(sys.argv[1:]) or _group_error(sys.argv[1:]) or error)
+        words = sys.argv[1:]
+        return explain(_renamed_word(words) or _group_error(words, error) or error)
     except Exception as error:
         _show_traceback(error)
         return explain(_renamed_word(sys.argv[1:]) or error)
