@@ -5,7 +5,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import cache, reduce
 from itertools import product
@@ -17,7 +17,6 @@ import pytest
 from command import CONF, composed, error_line, run
 from omegaconf import OmegaConf
 
-from worldmodels import command_line
 from worldmodels.config import limits, renames, schema
 from worldmodels.config.choices import Stage
 from worldmodels.config.keys import keys_of
@@ -118,25 +117,6 @@ def test_a_users_files_of_a_section_compose_and_replace_a_presets_values(tmp_pat
     assert done.stdout.count(": 77\n") == len(words) == 5
 
 
-@pytest.fixture
-def line_of(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
-    """What a command that fails prints, from its words."""
-
-    def line(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["worldmodels", "stage=inspect", *words])
-        assert command_line.command() == 1
-        return capsys.readouterr().err
-
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # both are changed by the command
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    return line
-
-
-# Help
-
-
 def test_every_key_has_a_meaning() -> None:
     assert KEYS.keys() == set(schema.flat(**vars(schema.Config())))
     for key in KEYS.values():
@@ -180,41 +160,6 @@ def test_a_command_without_words_prints_a_short_help(tmp_path: Path) -> None:
 
 
 # Groups
-
-
-@pytest.mark.parametrize(
-    ("word", "group"),
-    [
-        *((f"{group}=[{option}]", group) for group, option in (("preset", "quick"), ("env", "x"))),
-        *(("~preset", "preset"), ("~env", "env"), ("~preset=quick", "preset")),
-        *(("preset={a:1}", "preset"), ("preset=null", "preset"), ("preset=5", "preset")),
-        *(("preset=paper,quick", "preset"), ("workers=local,ray", "workers")),
-        *(("+preset=smoke", "preset"), ("++env=carracing", "env")),
-    ],
-)
-def test_a_wrong_form_of_a_group_is_answered_with_its_names(
-    word: str, group: str, line_of: Callable[..., str]
-) -> None:
-    names = {"preset": PRESETS, "env": ENVS, "workers": WORKERS}[group]
-    said = f"{word}: give {group}=<name>, and choose one of {', '.join(names)}; several with"
-    assert line_of(word) == f"error: {said} --multirun\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["~logger", "vae.epoch=3"], "error: vae.epoch: no such key"),
-        (["--multirun", "preset=quick,paper", "vae.epoch=3"], "error: vae.epoch: no such key"),
-        (["preset=[quick"], "error: no viable alternative"),
-    ],
-)
-def test_a_right_form_of_a_group_is_not_blamed(
-    words: list[str], said: str, line_of: Callable[..., str]
-) -> None:
-    assert line_of(*words).startswith(said)
-
-
-# Old names
 
 
 def test_a_present_name_exists_and_is_in_the_changelog() -> None:
@@ -270,46 +215,6 @@ def test_an_old_name_is_answered_with_the_present_one(
         (tmp_path / "env/value.yaml").write_text(f"{head}controller: {{hidden: before}}\n")
         words = ["--config-dir", str(tmp_path), *words]
     assert said in error_line(run(tmp_path, "stage=inspect", *words))
-
-
-def test_an_old_group_of_a_user_is_answered_with_the_present_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line_of: Callable[..., str]
-) -> None:
-    (tmp_path / "memory").mkdir()
-    monkeypatch.setitem(renames.RENAMED, "memory", "rnn")
-    for words, said in (
-        (["--config-dir", str(tmp_path)], f"{tmp_path}/memory: renamed; use {tmp_path}/rnn"),
-        (["memory=paper"], "memory: renamed; use rnn"),
-        (["memory.mixtures=3"], "memory.mixtures: renamed; use rnn.mixtures"),
-        (["+memory={mixtures: 3}"], "memory: renamed; use rnn"),
-    ):
-        assert line_of(*words) == f"error: {said}\n"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["experiment=foo"],
-        ["experiment=carracing/quick", "preset=quick", "--cfg", "job"],
-        ["+experiment=carracing/quick"],
-        ["~experiment"],
-        ["recipe=quick"],
-    ],
-)
-def test_an_experiment_is_chosen_by_environment_and_preset_alone(
-    words: list[str], line_of: Callable[..., str]
-) -> None:
-    word = words[0].removeprefix("+")
-    said = f"error: {word}: is chosen by env and preset; give those\n"
-    assert line_of(*words) == said
-
-
-def test_the_old_folder_of_experiments_is_answered_with_the_present_one(
-    tmp_path: Path, line_of: Callable[..., str]
-) -> None:
-    (tmp_path / "recipe").mkdir()
-    error = line_of("--config-dir", str(tmp_path))
-    assert error == f"error: {tmp_path}/recipe: renamed; use {tmp_path}/experiment\n"
 
 
 def test_an_old_key_that_is_added_is_answered_with_the_present_one() -> None:
@@ -371,14 +276,6 @@ def test_the_bootstrap_run_takes_keys_of_its_own(
     assert config == preset
 
 
-def test_a_wrong_key_of_the_bootstrap_run_is_named_with_a_similar_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = "bootstrap.controller.popluation: no such key, perhaps bootstrap.controller.population"
-    error = refused(["bootstrap.controller.popluation=4"], monkeypatch, capsys)
-    assert error.startswith(f"error: {said} ")
-
-
 def test_a_schedule_changes_keys_from_a_round_on() -> None:
     entries = (
         "{round: 2, rnn: {epochs: 6, members: 2}, controller: {sigma: 0.05}}",
@@ -395,13 +292,3 @@ def test_a_schedule_changes_keys_from_a_round_on() -> None:
     assert (rounds[0].rollouts.policy, policies) == (config.rollouts.policy, {"controller"})
     assert config.rnn.epochs == 9
     assert not any(own.iterate.schedule for own in rounds)
-
-
-@pytest.mark.parametrize("wrong", ["env=[1]", "experiment=foo"])
-def test_debug_shows_the_traceback_of_words_that_do_not_compose(
-    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    *before, last = refused([wrong, "debug=true"], monkeypatch, capsys).splitlines()
-    assert before[0].startswith("Traceback")
-    assert [last, ""] == refused([wrong], monkeypatch, capsys).split("\n")
-    assert last.startswith(f"error: {wrong}: ")

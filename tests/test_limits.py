@@ -156,7 +156,24 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
             ["iterate.schedule=[{round:2,rnn:{epochs:-1}}]"],
             "with the values of iterate.schedule from round 2 on: rnn.epochs=-1: choose 0 to",
         ),
-        (["iterate.schedule=[{rnn:{epochs:1}}]"], "iterate.schedule: round=None: give each entry"),
+        (["iterate.schedule=[{rnn:{epochs:1}}]"], "^iterate.schedule: round=None: give each entry"),
+        (["iterate.schedule=[{round:true}]"], "^iterate.schedule: round=True: give each entry"),
+        (
+            ["iterate.schedule=[{round:2,run:x}]"],
+            "^iterate.schedule: run=x from round 2 on: all rounds share this key; leave it out",
+        ),
+        (
+            ["iterate.schedule=[{round:2,vae:3}]"],
+            "^with the values of iterate.schedule from round 2 on: vae=3: takes no value of its",
+        ),
+        (
+            ["iterate.schedule=[{round:1},{round:3,vea:{epochs:1}}]"],
+            "^with the values of iterate.schedule from round 3 on: vea: no such key",
+        ),
+        (
+            ["iterate.schedule=[{round:2,vae:{epochs:x}}]"],
+            "^with the values of iterate.schedule from round 2 on: vae.epochs: Value 'x' of type",
+        ),
         (
             ["iterate.schedule=[{round:2,rnn:{epochs:1}},{round:3,rnn:{hidden_size:8}}]"],
             "iterate.schedule: rnn.hidden_size changes in round 3, whose training starts from",
@@ -176,6 +193,8 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
         (["evaluate.first_seed=268435400"], "evaluate.first_seed=268435400"),
         (["controller.world=dream"], "controller.latent=mean: must equal rnn.latent=sampled"),
         (["bootstrap.vae.epochs=-1"], r"bootstrap\.\*: vae.epochs=-1: choose 0 to 100000"),
+        (["bootstrap.vae.epochs=x"], r"^with the values of bootstrap\.\*: vae.epochs: Value 'x'"),
+        (["bootstrap.vae=3"], r"^with the values of bootstrap\.\*: vae=3: takes no value"),
         (
             ["controller.population=5000", "controller.episodes=5000"],
             "controller.population=5000: .*25,000,000 episodes; choose at most 1,000,000",

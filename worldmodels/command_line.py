@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import traceback
-from dataclasses import is_dataclass
 from pathlib import Path
 
 import hydra
@@ -18,12 +17,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Sweep
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from worldmodels import extensions
-from worldmodels.config import limits, schema, shipped, usage
+from worldmodels.config import limits, rounds, schema, shipped, usage
 from worldmodels.config.parts import jobs
-from worldmodels.config.renames import EXPERIMENT, RENAMED_GROUPS, renamed, renamed_value
+from worldmodels.config.renames import EXPERIMENT, RENAMED_GROUPS, renamed
 from worldmodels.errors import (
     DISTRIBUTION,
     EXIT_ERROR,
@@ -109,7 +108,7 @@ def _compose_and_run() -> None:
     folders = [shipped.CONF, *extensions.config_folders()]
     overrides = list(options.overrides)
     _check_groups(overrides)
-    sections = [word for word in overrides if options.help and _is_section(word)]
+    sections = [word for word in overrides if options.help and schema.is_section(word)]
     overrides = [word for word in overrides if word not in sections]
     if options.config_dir is not None:
         _check_config_dir(options.config_dir)
@@ -185,34 +184,15 @@ def composition_error(error: HydraException | OmegaConfBaseException) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, option = error.missing_cfg_file.rpartition("/")
         return f"{group}={option}: choose one of {', '.join(error.options)}"
+    if str(error).startswith("Error merging override iterate.schedule="):
+        return f"iterate.schedule: {rounds.FORM}"  # OmegaConf's key is a number, or none
     cause: BaseException | None = error
     if isinstance(error, HydraException):
         cause = error.__cause__ or error.__context__
     if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
         return str(error)
     file = re.match(r"In '(.+?)': ", str(error))
-    return f"{file[1]}.yaml: {_key_error(cause)}" if file else _key_error(cause)
-
-
-def _is_section(key: str) -> bool:
-    return is_dataclass(getattr(schema.Config(), key, None))
-
-
-def _key_error(error: OmegaConfBaseException) -> str:
-    """What is wrong with the key that `error` names."""
-    key, message = str(error.full_key), str(error).splitlines()[0]
-    if isinstance(error, ConfigAttributeError | ConfigKeyError):
-        return schema.unknown(key)
-    old = re.match(r"Invalid value '(.+)', expected", message)
-    present = renamed_value(key.removeprefix(schema.BOOTSTRAP), old[1]) if old else None
-    if old and present:
-        return f"{key}={old[1]}: renamed; use {key}={present}"
-    if _is_section(key):
-        return (
-            f"{key}: takes no value of its own; give one of its keys ({key}.<key>=<value>), or the"
-            f" name of a file {key}/<name>.yaml in --config-dir"
-        )
-    return f"{key}: {message}"
+    return f"{file[1]}.yaml: {schema.key_error(cause)}" if file else schema.key_error(cause)
 
 
 def _renamed_word(words: list[str]) -> ConfigError | None:

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from omegaconf.errors import OmegaConfBaseException
+
 from worldmodels import seeds
 from worldmodels.config import collection, exploration, rounds
 from worldmodels.config.choices import (
@@ -32,7 +34,14 @@ from worldmodels.config.execution import WorkersConfig
 from worldmodels.config.hubs import hub_address, is_hub
 from worldmodels.config.keys import Limit, limits_of
 from worldmodels.config.policies import ControllerConfig
-from worldmodels.config.schema import Config, bootstrap_config, flat, round_config, unknown
+from worldmodels.config.schema import (
+    Config,
+    bootstrap_config,
+    flat,
+    key_error,
+    round_config,
+    unknown,
+)
 from worldmodels.config.space import SECTIONS, population_rate, read_space, with_values
 from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError
@@ -112,9 +121,9 @@ def check(config: Config) -> None:
         _check_latents(config)
         _check_members(config)
         _check_split(config)
+    _check_schedule(config)  # first: the bootstrap run has it as well
     if config.bootstrap:
         _check_changed("bootstrap.*", partial(bootstrap_config, config))
-    _check_schedule(config)
     if config.stage is Stage.sweep or (config.stage is Stage.plan and config.sweep.space):
         _check_sweep(config)
 
@@ -125,20 +134,13 @@ def _check_changed(where: str, changed: Callable[[], Config]) -> None:
         check(changed())
     except ConfigError as error:
         raise ConfigError(f"with the values of {where}: {error}") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"with the values of {where}: {key_error(error)}") from None
 
 
 def _check_schedule(config: Config) -> None:
     """The changes of later rounds: the round of each, and the configurations they give."""
-    numbers: list[Any] = [change.get("round") for change in config.iterate.schedule]
-    for number in numbers:
-        if not isinstance(number, int) or number not in LIMITS["iterate.rounds"]:
-            raise ConfigError(
-                f"iterate.schedule: round={number}: give each entry the round that it begins with,"
-                " as in [{round: 2, rnn: {epochs: 5}}]"
-            )
-    if numbers != sorted(set(numbers)):
-        raise ConfigError(f"iterate.schedule: its rounds are {numbers}: give them in rising order")
-    for number in numbers:
+    for number in rounds.numbers(config):
         where = f"iterate.schedule from round {number} on"
         _check_changed(where, partial(round_config, config, number))
     rounds.check(config)

@@ -194,10 +194,10 @@ class IterateConfig:
     noise: float = number(0.1, 0, 1000)
     """The value of rollouts.noise in the rounds after the first."""
     schedule: list[dict[str, Any]] = field(default_factory=list)
-    """Keys that change, as nested mappings, each from a round on: with {round: 3, vae: {epochs: 0}}
-    all rounds from the third on keep the encoder of the second, and the latents of episodes that
-    are encoded already. After the first round data is collected with rollouts.policy=controller,
-    unless an entry of a later round gives another."""
+    """Keys of sections, and the seed, that change, as nested mappings, each from a round on: with
+    {round: 3, vae: {epochs: 0}} all rounds from the third on keep the encoder of the second, and
+    the latents of episodes that are encoded already. After the first round data is collected with
+    rollouts.policy=controller, unless an entry of a later round gives another."""
     patience: int | None = number(None, 1, 1000)
     """Rounds in a row whose dynamics model is calibrated under recorded actions and whose newest
     episodes have a mean return no higher than in a round before, after which no further round

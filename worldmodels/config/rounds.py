@@ -1,10 +1,18 @@
-"""The keys that all rounds of ``stage=iterate`` share: each starts from the weights of the round
-before."""
+"""The form of ``iterate.schedule``, and the keys that all rounds of ``stage=iterate`` share: each
+starts from the weights of the round before."""
 
 from __future__ import annotations
 
-from worldmodels.config.schema import Config, round_config
+from dataclasses import fields
+
+from worldmodels.config.keys import limits_of
+from worldmodels.config.policies import IterateConfig
+from worldmodels.config.schema import Config, is_section, round_config
 from worldmodels.errors import ConfigError
+
+FORM = "give each entry the round that it begins with, as in [{round: 2, rnn: {epochs: 5}}]"
+LIMIT = limits_of(IterateConfig)["rounds"]
+"""Of the number of a round."""
 
 SIZES = {
     "vae": ("encoder", "options", "blocks", "frames", "latent_size"),
@@ -15,6 +23,26 @@ SIZES = {
     "controller": ("features", "hidden_units", "bias"),
 }
 """By section, the keys that determine which weights a network has."""
+
+
+def numbers(config: Config) -> list[int]:
+    """The round of each entry of ``iterate.schedule``; raises `ConfigError` where there is none,
+    where they do not rise, and for a key that all rounds share, such as ``run``."""
+    found: list[int] = []
+    for change in config.iterate.schedule:
+        number = change.get("round")
+        if type(number) is not int or number not in LIMIT:  # true is 1 for Python
+            raise ConfigError(f"iterate.schedule: round={number}: {FORM}")
+        found.append(number)
+        for key in (part.name for part in fields(Config)):
+            if key in change and key != "seed" and not is_section(key):
+                raise ConfigError(
+                    f"iterate.schedule: {key}={change[key]} from round {number} on: all rounds"
+                    " share this key; leave it out of the schedule"
+                )
+    if found != sorted(set(found)):
+        raise ConfigError(f"iterate.schedule: its rounds are {found}: give them in rising order")
+    return found
 
 
 def check(config: Config) -> None:

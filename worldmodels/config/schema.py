@@ -6,14 +6,16 @@ wrong type is an error that names the key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from worldmodels.config.choices import ActionSource, Device, Display, Format, Stage
 from worldmodels.config.execution import (
@@ -33,7 +35,7 @@ from worldmodels.config.policies import (
     EvaluateConfig,
     IterateConfig,
 )
-from worldmodels.config.renames import renamed
+from worldmodels.config.renames import renamed, renamed_value
 from worldmodels.config.sections import (
     CalibrationConfig,
     EnvConfig,
@@ -41,6 +43,7 @@ from worldmodels.config.sections import (
     RolloutsConfig,
     VAEConfig,
 )
+from worldmodels.errors import ConfigError
 
 BOOTSTRAP = "bootstrap."
 """Before the keys of the bootstrap run."""
@@ -131,7 +134,18 @@ def register() -> None:
 
 
 def changed(config: Config, overrides: Mapping[str, Any]) -> Config:
-    """`config` with other values, as nested mappings; raises OmegaConf's errors, naming the key."""
+    """`config` with other values, as nested mappings.
+
+    Raises:
+        ConfigError: a section has a value that is no mapping.
+        OmegaConfBaseException: of OmegaConf, naming the key, for an unknown key or another type.
+    """
+    for key, value in overrides.items():
+        if is_section(key) and not isinstance(value, Mapping):
+            raise ConfigError(
+                f"{key}={value}: takes no value of its own; give its keys, as in"
+                f" {{{key}: {{<key>: <value>}}}}"
+            )
     merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(config), dict(overrides)))
     assert isinstance(merged, Config)
     return merged
@@ -149,7 +163,7 @@ def bootstrap_config(config: Config) -> Config:
 
 
 def round_config(config: Config, number: int) -> Config:
-    """The configuration of a round of ``stage=iterate``; raises OmegaConf's errors, naming the key.
+    """The configuration of a round of ``stage=iterate``; raises the errors of `changed`.
 
     Args:
         config: of all rounds.
@@ -189,6 +203,28 @@ def unknown(key: str) -> str:
     meant = meant or get_close_matches(own, keys, n=2)
     perhaps = f", perhaps {' or '.join(within + known for known in meant)}" if meant else ""
     return f"{key}: no such key{perhaps}; --help lists all keys"
+
+
+def is_section(key: str) -> bool:
+    """Whether `key` names a group of keys of the schema."""
+    return is_dataclass(getattr(Config(), key, None))
+
+
+def key_error(error: OmegaConfBaseException) -> str:
+    """What is wrong with the key that OmegaConf's `error` names."""
+    key, message = str(error.full_key), str(error).splitlines()[0]
+    if isinstance(error, ConfigAttributeError | ConfigKeyError):
+        return unknown(key)
+    old = re.match(r"Invalid value '(.+)', expected", message)
+    present = renamed_value(key.removeprefix(BOOTSTRAP), old[1]) if old else None
+    if old and present:
+        return f"{key}={old[1]}: renamed; use {key}={present}"
+    if is_section(key):
+        return (
+            f"{key}: takes no value of its own; give one of its keys ({key}.<key>=<value>), or the"
+            f" name of a file {key}/<name>.yaml in --config-dir"
+        )
+    return f"{key}: {message}"
 
 
 def flat(**groups: Any) -> dict[str, Any]:
