@@ -125,7 +125,7 @@ def test_a_wrong_key_of_the_bootstrap_run_is_named_with_a_similar_one(
 ) -> None:
     said = "bootstrap.controller.popluation: no such key, perhaps bootstrap.controller.population"
     error = line_of("bootstrap.controller.popluation=4")
-    assert error.startswith(f"error: {said} ")
+    assert error.startswith(f"error: with the values of bootstrap.*: {said} ")
 
 
 @pytest.mark.parametrize("wrong", ["env=[1]", "experiment=foo"])
