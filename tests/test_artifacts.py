@@ -92,13 +92,13 @@ def test_values_of_another_configuration_are_shown_as_a_command_line_takes_them(
     run = Run(tmp_path / "run")
     was = {"rnn.layers": None, "env.squash": ["tanh", None], "rnn.is_first": True}
     finished(run, "rnn", **was)
-    for now, said in (
-        ({"rnn.layers": 3}, "rnn.layers=null, now 3:"),
-        ({"env.squash": None}, "env.squash=[tanh, null], now null:"),
-        ({"rnn.is_first": False}, "rnn.is_first=true, now false:"),
+    for key, now, said in (
+        ("rnn.layers", 3, "rnn.layers=null, now 3:"),
+        ("env.squash", None, "env.squash=[tanh, null], now null:"),
+        ("rnn.is_first", False, "rnn.is_first=true, now false:"),
     ):
         with pytest.raises(ArtifactError, match=re.escape(f"was made with {said}")):
-            run.begin("rnn", {**was, **now}, {})
+            run.begin("rnn", {**was, key: now}, {})
 
 
 def test_another_input_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def test_a_branch_begins_with_the_clip_of_its_moment(env: EnvSpec) -> None:
     assert not torch.allclose(whole[0], whole[1])
 
 
+@pytest.mark.system
 def test_branches_depend_on_seeds_alone(blind: Path, world: RealWorld, tmp_path: Path) -> None:
     """Without noise on parameters this controller ignores the latents, and so their rounding."""
     found = []

@@ -195,11 +195,11 @@ def test_an_old_section_stands_for_all_its_keys(monkeypatch: pytest.MonkeyPatch)
         (["controller.hidden=after"], "controller.hidden=after: renamed; use controller.hidden=up"),
         (
             ["+bootstrap={rnn:{death_weight:2}}"],
-            "bootstrap.rnn.death_weight: renamed; use bootstrap.rnn.termination_pos_w",
+            "with the values of bootstrap.*: rnn.death_weight: renamed; use rnn.termination_pos_w",
         ),
         (
             ["bootstrap.controller.hidden=before"],
-            "bootstrap.controller.hidden=before: renamed; use bootstrap.controller.hidden=prev",
+            "bootstrap.*: controller.hidden=before: renamed; use controller.hidden=previous",
         ),
         (["env=key"], "env/key.yaml: rnn.restart: renamed; use rnn.is_first"),
         (["env=value"], "env/value.yaml: controller.hidden=before: renamed; use controller.hidden"),

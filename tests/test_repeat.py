@@ -122,6 +122,7 @@ def test_some_environments_begin_anew_alone() -> None:
             env.reset(seed=[1, 2])  # type: ignore[arg-type]  # gymnasium's stub
 
 
+@pytest.mark.system
 def test_a_run_and_an_evaluation_repeat_actions(tmp_path: Path) -> None:
     words = ("stage=rollouts", "preset=smoke", "env.frame_skip=2", "rollouts.episodes=2")
     done = run(tmp_path, *words, "env.sticky_actions=0.25", "rollouts.max_steps=12")

@@ -123,7 +123,7 @@ def test_the_old_folder_of_experiments_is_answered_with_the_present_one(
 def test_a_wrong_key_of_the_bootstrap_run_is_named_with_a_similar_one(
     line_of: Callable[..., str],
 ) -> None:
-    said = "bootstrap.controller.popluation: no such key, perhaps bootstrap.controller.population"
+    said = "controller.popluation: no such key, perhaps controller.population"
     error = line_of("bootstrap.controller.popluation=4")
     assert error.startswith(f"error: with the values of bootstrap.*: {said} ")
 

@@ -45,9 +45,6 @@ from worldmodels.config.sections import (
 )
 from worldmodels.errors import ConfigError
 
-BOOTSTRAP = "bootstrap."
-"""Before the keys of the bootstrap run."""
-
 
 @dataclass
 class Config:
@@ -152,12 +149,9 @@ def changed(config: Config, overrides: Mapping[str, Any]) -> Config:
 
 
 def bootstrap_config(config: Config) -> Config:
-    """The configuration of the shorter run before a run that has one; raises OmegaConf's errors,
-    naming the key with ``bootstrap.`` before it."""
-    whole = OmegaConf.create({"bootstrap": OmegaConf.structured(config)})
-    merged: Any = OmegaConf.merge(whole, {"bootstrap": config.bootstrap})
-    shorter = OmegaConf.to_object(merged.bootstrap)
-    assert isinstance(shorter, Config)
+    """The configuration of the shorter run before a run that has one; raises the errors of
+    `changed`."""
+    shorter = changed(config, config.bootstrap)
     shorter.bootstrap = {}
     return shorter
 
@@ -188,20 +182,14 @@ def round_config(config: Config, number: int) -> Config:
 
 
 def unknown(key: str) -> str:
-    """The error of a key that the schema does not have, with its new name or a similar one.
-
-    Args:
-        key: with ``bootstrap.`` before it in the bootstrap run.
-    """
-    within = BOOTSTRAP if key.startswith(BOOTSTRAP) else ""
-    own = key.removeprefix(within)
-    present = renamed(own)
+    """The error of a key that the schema does not have, with its new name or a similar one."""
+    present = renamed(key)
     if present is not None:
-        return f"{key}: renamed; use {within}{present}"
+        return f"{key}: renamed; use {present}"
     keys = list(flat(**vars(Config())))
-    meant = [known for known in keys if known.split(".")[-1] == own.split(".")[-1]]
-    meant = meant or get_close_matches(own, keys, n=2)
-    perhaps = f", perhaps {' or '.join(within + known for known in meant)}" if meant else ""
+    meant = [known for known in keys if known.split(".")[-1] == key.split(".")[-1]]
+    meant = meant or get_close_matches(key, keys, n=2)
+    perhaps = f", perhaps {' or '.join(meant)}" if meant else ""
     return f"{key}: no such key{perhaps}; --help lists all keys"
 
 
@@ -216,7 +204,7 @@ def key_error(error: OmegaConfBaseException) -> str:
     if isinstance(error, ConfigAttributeError | ConfigKeyError):
         return unknown(key)
     old = re.match(r"Invalid value '(.+)', expected", message)
-    present = renamed_value(key.removeprefix(BOOTSTRAP), old[1]) if old else None
+    present = renamed_value(key, old[1]) if old else None
     if old and present:
         return f"{key}={old[1]}: renamed; use {key}={present}"
     if is_section(key):
