@@ -188,6 +188,7 @@ def test_an_interval_holds_finite_numbers_between_its_ends(
             r"iterate.schedule: its rounds are \[3, 2\]: give them in rising order",
         ),
         (["rnn.members=0"], "rnn.members=0: choose 1 to 32"),
+        (["controller.population=2"], "controller.population=2: choose 3 to 10000"),
         (["rnn.members=33"], "rnn.members=33: choose 1 to 32"),
         (["controller.pessimism=-1"], "controller.pessimism=-1.0: choose 0 to 1000"),
         (["evaluate.first_seed=268435400"], "evaluate.first_seed=268435400"),

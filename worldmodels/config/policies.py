@@ -35,7 +35,7 @@ class ControllerConfig:
     """What the search maximises: the task's reward or, in the learned model, an intrinsic one, for
     a controller that collects new data: disagreement of an ensemble's members (rnn.members) about
     the next latent, or the error of random network distillation (distillation)."""
-    population: int = number(64, 2, 10_000)
+    population: int = number(64, 3, 10_000)  # with 2, pycma fails in many dimensions
     """Candidates in a generation."""
     episodes: int = number(16, 1, 10_000)
     """Episodes of a candidate in a generation."""
