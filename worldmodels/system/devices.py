@@ -53,6 +53,7 @@ def _use_deterministic_algorithms() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     # With it, torch fills each tensor of torch.empty with NaN, also its own: a sixth to a quarter
     # more kernels in a training step. That serves to find code that reads such memory.
+    # The type checker does not see it: a class in place of the module has it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # What torch says of algorithms that are not, that of attention in other words.
     warnings.filterwarnings("ignore", message=".*(non-|have a )deterministic")
