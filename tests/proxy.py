@@ -19,6 +19,7 @@ class Proxy:
         refusing: new connections are closed at once, and open ones as well.
         cuts: how many connections are still to be cut, each after `cut_after` bytes to the server.
         rate: bytes a second to the server, of each connection; None for all there are.
+        stalled: nothing is passed on while it is set, in either direction.
         refused: how many connections were refused.
         slowed: how many bytes went through while `rate` was set.
     """
@@ -28,6 +29,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.refusing, self.cuts, self.cut_after = False, 0, 0
+        self.stalled = False
         self.rate: float | None = None
         self.refused, self.slowed = 0, 0
         self._lock = threading.Lock()
@@ -55,6 +57,9 @@ class Proxy:
             selector.register(server, selectors.EVENT_READ, client)
             sent = 0
             while not self.refusing:
+                if self.stalled:
+                    time.sleep(0.05)
+                    continue
                 for key, _ in selector.select(0.05):
                     data = key.fileobj.recv(PIECE)  # type: ignore[union-attr]
                     if not data:

@@ -137,21 +137,22 @@ def test_a_run_goes_on_while_connections_are_refused_and_the_copy_follows(
     assert bucket.equal(tmp_path / "smoke")
 
 
+@pytest.mark.parametrize("stalled", [False, True])
 def test_the_exit_code_and_a_line_say_that_the_copy_is_not_complete(
-    bucket: Bucket, tmp_path: Path
+    bucket: Bucket, tmp_path: Path, stalled: bool
 ) -> None:
     words = (*COLLECT, *COPY)
     with paused(
         tmp_path, *words, "mirror.timeout=3", at_write=2, variables=bucket.variables
     ) as running:
         wait_for(lambda: "rollouts/manifest.json" in bucket.index())
-        bucket.proxy.refusing = True
+        bucket.proxy.refusing, bucket.proxy.stalled = not stalled, stalled
         running.send(signal.SIGCONT)
         assert running.wait() == EXIT_UNCOPIED, running.output + running.errors
         (line,) = running.errors.splitlines()
         assert line.startswith(f"error: store={STORE}: lacks ")
         assert "the run is finished" in line
-    bucket.proxy.refusing = False
+    bucket.proxy.refusing = bucket.proxy.stalled = False
     done = run(tmp_path, *words, variables=bucket.variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert bucket.equal(tmp_path / "smoke")

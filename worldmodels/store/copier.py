@@ -137,16 +137,8 @@ class Copier:
 
     def missing(self) -> Missing:
         """What of the folder's files is not in the index as it is."""
-        if not self._root.is_dir():
-            return Missing(0, 0)
-        stamps = scan(self._root)
-        lacking = [
-            stamp.size
-            for name, stamp in stamps.items()
-            if name not in self._known or self._known[name].stamp != stamp
-        ]
-        gone = len(self._known.keys() - stamps.keys())
-        return Missing(len(lacking) + gone + len(self._unsettled), sum(lacking))
+        missing = lacking(self._root, self._known)
+        return Missing(missing.files + len(self._unsettled), missing.size)
 
     def count(self) -> Missing:
         """How many files the index has, and their size."""
@@ -271,6 +263,19 @@ class Copier:
 def _in_order(names: Iterable[str]) -> list[str]:
     """Names with those of manifests last: they name other files."""
     return sorted(names, key=lambda name: (name.rpartition("/")[2] == MANIFEST, name))
+
+
+def lacking(root: Path, known: Mapping[str, Known]) -> Missing:
+    """How the files of a folder differ from `known` ones, by their stamps."""
+    if not root.is_dir():
+        return Missing(0, 0)
+    stamps = scan(root)
+    sizes = [
+        stamp.size
+        for name, stamp in stamps.items()
+        if name not in known or known[name].stamp != stamp
+    ]
+    return Missing(len(sizes) + len(known.keys() - stamps.keys()), sum(sizes))
 
 
 def check_empty(location: Location, where: str) -> None:

@@ -19,7 +19,8 @@ from worldmodels.config.stores import protocol
 from worldmodels.errors import ConfigError, StoreError
 from worldmodels.runs.locks import FolderLock
 from worldmodels.runs.tracking import say
-from worldmodels.store.copier import Missing
+from worldmodels.store.copier import Missing, lacking, read_record
+from worldmodels.store.index import record_path
 from worldmodels.store.process import Failed, Finish, Ready, Said, State, Work, serve
 from worldmodels.system import interrupts, streams
 
@@ -180,8 +181,17 @@ class Mirror:
             return None
         why = "" if state is None else state.reason
         why = why or ("no answer" if self._ended.is_set() else "time is up")
-        lacks = f"lacks {state.missing}" if state and state.missing.files else "may lack files"
+        missing = self._missing()
+        lacks = f"lacks {missing}" if missing.files else "may lack files"
         return f"{self._where}: {lacks} ({why})"
+
+    def _missing(self) -> Missing:
+        """What the process says that the store lacks; by its record while it does not answer."""
+        if self._state is not None and self._state.missing.files:
+            return self._state.missing
+        root, url = self._work.root, self._work.store
+        assert url is not None
+        return lacking(root, read_record(record_path(root, url))[1])
 
     def _ask(self) -> None:
         """Ask the process to finish; `_listen` handles one that has ended."""
