@@ -1,19 +1,19 @@
 """The tables of encoders and dynamics models, from what ``benchmarks/model_comparison.py`` wrote.
 
-A value is the mean over seeds, with the least and the greatest of them in brackets. Scores pool the
-episodes of all seeds, with the bootstrap interval of their mean.
+A value is the mean over seeds, with the least and the greatest of them in brackets; a score has its
+95 % interval over seeds by Student's t instead, and then the seeds one by one.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tables
-from over_seeds import with_range
+from over_seeds import interval, with_interval, with_range
 
-from worldmodels.reporting.scores import AGENT_IN_DREAM, Score, summarise
+from worldmodels.reporting.scores import AGENT_IN_DREAM
 
 PAPER = "paper"
 """The row of the paper's pair of models."""
@@ -137,18 +137,18 @@ def scores(record: dict[str, Any], env: str) -> str:
         "trained in the environment: score": ("real", "agent"),
     }
     every = [one for results in found.values() for one in results]
-    parts = {title: key for title, key in columns.items() if _pooled(every, *key)}
+    parts = {
+        title: Measure(title, _mean(*key), 0)
+        for title, key in columns.items()
+        if _values(Measure(title, _mean(*key), 0), every)
+    }
     rows = []
     for name, results in found.items():
         cells = [name, str(len(results))]
-        for world, policy in parts.values():
-            score = _pooled(results, world, policy)
-            if score is None:
-                cells.append("–")
-                continue
-            low, high = score.interval
-            means = ", ".join(f"{_mean(world, policy)(one):.0f}" for one in results)
-            cells.append(f"{score.mean:.0f} ({low:.0f} to {high:.0f}); {means}")
+        for measure in parts.values():
+            means = _values(measure, results)
+            seeds = ", ".join(f"{mean:.0f}" for mean in means)
+            cells.append(f"{with_interval(means, '.0f')}; {seeds}" if means else "–")
         rows.append(cells)
     return tables.markdown_table(["", "seeds", *parts], rows)
 
@@ -156,41 +156,61 @@ def scores(record: dict[str, Any], env: str) -> str:
 def verdict(record: dict[str, Any], env: str) -> str:
     """For each measure the paper's row, and the others that are better or worse.
 
-    A row is better than another where each of its seeds is better than all of the other's; with
-    one seed nothing is said. Where a measure depends on the latents, rows with another encoder are
-    left out; where it is of one model alone, rows that have the paper's.
+    A row is better or worse than the paper's where the 95 % interval of the difference, paired by
+    seed, is above or below zero; with fewer than three seeds nothing is said. Where a measure
+    depends on the latents, rows with another encoder are left out; where it is of one model alone,
+    rows that have the paper's.
     """
     found = _rows(record, env)
     if PAPER not in found:
         return ""
     others = {name: results for name, results in found.items() if name != PAPER}
-    rows = []
+    rows, compared, named = [], 0, 0
     for measure in (*PREDICTIONS, *SCORES, *COSTS):
-        paper = _values(measure, found[PAPER])
-        if not measure.better or not paper:
+        if not measure.better or not _values(measure, found[PAPER]):
             continue
         better, worse = [], []
         for name, results in others.items():
-            values = _values(measure, results)
-            if min(len(paper), len(values)) < 2 or not _comparable(measure, found[PAPER], results):
+            if not _comparable(measure, found[PAPER], results):
                 continue
-            cell = f"{name}: {_cell(values, measure.digits)}"
-            if _all_better(values, paper, measure.better):
+            differences = _differences(measure, results, found[PAPER])
+            between = interval(differences) if differences else None
+            if between is None:
+                continue
+            low, high = sorted(measure.better * bound for bound in between)
+            mean = format(statistics.mean(_values(measure, results)), f",.{measure.digits}f")
+            digits = measure.digits + (measure.digits > 0)
+            cell = f"{name}: {mean}, {with_interval(differences, f'+,.{digits}f')}"
+            compared += measure not in COSTS
+            named += measure not in COSTS and not low <= 0 <= high
+            if low > 0:
                 better.append(cell)
-            elif _all_better(paper, values, measure.better):
+            elif high < 0:
                 worse.append(cell)
-        cells = (_cell(paper, measure.digits), "; ".join(better) or "–", "; ".join(worse) or "–")
-        rows.append((measure.name, *cells))
-    return tables.markdown_table(("", "paper", "better", "worse"), rows)
+        paper = _cell(_values(measure, found[PAPER]), measure.digits)
+        rows.append((measure.name, paper, "; ".join(better) or "–", "; ".join(worse) or "–"))
+    table = tables.markdown_table(("", "paper", "better", "worse"), rows)
+    return (
+        f"{table.rstrip()}\n\nOf {compared} differences of predictions and scores {named} are"
+        " shown; where models do not differ, one in 20 would be.\n"
+    )
 
 
 TABLES = {"verdict": verdict, "predictions": predictions, "scores": scores, "costs": costs}
 """Last part of a region's name, after the environment -> who writes it."""
 
 
-def _all_better(values: Sequence[float], than: Sequence[float], better: int) -> bool:
-    """Whether each of some values is better than all others; `better` as in `Measure`."""
-    return min(better * value for value in values) > max(better * value for value in than)
+def _differences(
+    measure: Measure, results: Sequence[Result], paper: Sequence[Result]
+) -> list[float]:
+    """A measure of a row less the paper's, for each seed that has both."""
+    of_paper = {one["seed"]: measure.of(one) for one in paper}
+    return [
+        value - other
+        for one in results
+        if (value := measure.of(one)) is not None
+        and (other := of_paper.get(one["seed"])) is not None
+    ]
 
 
 def _comparable(measure: Measure, paper: Sequence[Result], other: Sequence[Result]) -> bool:
@@ -233,13 +253,3 @@ def _cell(values: Sequence[float], digits: int) -> str:
     if not values:
         return "–"
     return with_range(values, f",.{digits}f")
-
-
-def _pooled(results: Sequence[Result], world: str, policy: str) -> Score | None:
-    """The score over the episodes of all seeds; None where a controller was not trained there."""
-    found = [one["controllers"].get(world, {}).get("scores", {}).get(policy) for one in results]
-    returns = [score["returns"] for score in found if score is not None]
-    if not returns:
-        return None
-    joined = np.concatenate(returns)
-    return summarise(policy, joined, range(len(joined)))

@@ -110,17 +110,27 @@ def _cpu_s(run: dict[str, Any]) -> float:
 
 
 def with_interval(values: Sequence[float], form: str) -> str:
-    """Mean and its 95 % interval by Student's t; the mean alone of fewer than three values.
+    """Mean and its 95 % interval by Student's t; the mean alone of fewer than three values, and
+    where all three numbers are written alike.
 
     Args:
         values: one for each seed.
         form: of each number, as `format` takes it.
     """
+    mean, between = statistics.mean(values), interval(values)
+    if between is None:
+        return format(mean, form)
+    low, high = (format(bound, form) for bound in between)
+    return format(mean, form) + (f" ({low} to {high})" if low != high else "")
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean by Student's t; None for fewer than three values."""
     mean, count = statistics.mean(values), len(values)
     if count < 3:
-        return format(mean, form)
-    half = stats.t.ppf(0.975, count - 1) * statistics.stdev(values) / math.sqrt(count)
-    return f"{mean:{form}} ({mean - half:{form}} to {mean + half:{form}})"
+        return None
+    half = float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(values) / math.sqrt(count)
+    return mean - half, mean + half
 
 
 def with_range(values: Sequence[float], form: str) -> str:
