@@ -186,7 +186,7 @@ def draw_curves(laptop: dict[str, Any], study: dict[str, Any], doom: dict[str, A
     }
     _curves("ablation", ablation, "environment steps in training", lambda point: point.steps)
     dreamt = {"in the learned model": [Point(*point) for point in doom["curve"]]}
-    _curves("doom-steps", dreamt, "steps in the learned model", lambda point: point.steps)
+    _curves("doom-steps", dreamt, "actions in the learned model", lambda point: point.steps)
 
 
 def _curves(
