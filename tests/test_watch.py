@@ -28,8 +28,9 @@ from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.engines import EnvSpec
 from worldmodels.files.atomic import read_json
 from worldmodels.models.controller import Controllers, ControllerSpec
+from worldmodels.watching import session
 from worldmodels.watching.game import Game
-from worldmodels.watching.server import MOST_PAGES, PAGE, SHARED
+from worldmodels.watching.server import MOST_PAGES, PAGE, SHARED, Feed
 from worldmodels.worlds.specs import RealWorldSpec
 
 AGENT = Path(__file__).resolve().parent.parent / "pretrained" / "carracing"
@@ -221,6 +222,16 @@ def drive(page: Page, seed: int | None = None) -> View:
     page.ask(keys=["ArrowRight"])
     page.ask(keys=[])
     return page.view(lambda view: view["ended"])
+
+
+def test_a_page_gets_the_last_view_though_the_program_has_ended_meanwhile() -> None:
+    feed, blank = Feed(), np.zeros((8, 8, 3), np.uint8)
+    status = ("terminated", session.Driver.you, False, False, None)
+    feed.show(session.View(7, 12, 1.0, 5.0, *status, np.zeros(3), blank, None))
+    feed.close()
+    number, event = feed.next(0)
+    assert json.loads(event.removeprefix(b"data: "))["ended"] == "terminated"
+    assert feed.next(number) == (-1, b"event: end\ndata:\n\n")
 
 
 @pytest.mark.system

@@ -104,15 +104,14 @@ class Feed:
     def next(self, after: int) -> tuple[int, bytes]:
         """Wait for a later event than number `after`: its number, and what is sent.
 
-        The number is `after` again, with a comment to send, where none has come for some seconds;
-        it is -1 with the last event, after which there is nothing.
+        The number is `after` again, with a comment to send, where none has come for some seconds.
+        Once the feed is closed the latest view still comes, if it is later than `after`, and then
+        the number -1 with the last event, after which there is nothing.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._number > after or self._closed, _HEARTBEAT)
-            if self._closed:
-                return -1, b"event: end\ndata:\n\n"
             if self._number == after or self._latest is None:
-                return after, b":\n\n"
+                return (-1, b"event: end\ndata:\n\n") if self._closed else (after, b":\n\n")
             number, latest = self._number, self._latest
         return number, latest.event
 
