@@ -17,6 +17,18 @@ class Tool:
 
 
 @dataclass(frozen=True)
+class LateTool:
+    """A tool that is built once the file ``open`` is there."""
+
+    folder: Path
+
+    def build(self) -> str:
+        while not (self.folder / "open").exists():
+            time.sleep(0.02)
+        return "tool"
+
+
+@dataclass(frozen=True)
 class Square:
     number: int
 

@@ -4,16 +4,18 @@ import json
 import re
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from command import ALONE, error_line, run, start
 from waiting import HANG_SECONDS, wait_for
-from worker_jobs import Copy, Die, Fail, Meet, SlowOnce, Square, StopOnce, Tool
+from worker_jobs import Copy, Die, Fail, LateTool, Meet, SlowOnce, Square, StopOnce, Tool
 
 ray = pytest.importorskip("ray")
 
@@ -124,6 +126,32 @@ def test_a_late_job_gets_a_second_worker_and_a_silent_worker_is_replaced(
             assert pool.replaced >= 1
     finally:
         leave(connected, node)
+
+
+def test_a_worker_whose_answers_lie_unread_is_left_to_its_start(
+    connected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool's process is stopped, longer than its timeout, after it has looked for answers."""
+    wait = ray.wait
+    answered: list[Any] = []
+    stopped: list[float] = []
+
+    def stopped_once(waiting: list[Any], *, num_returns: int, timeout: float) -> Any:
+        patience = HANG_SECONDS if stopped and num_returns == 1 else timeout
+        ready, rest = wait(waiting, num_returns=num_returns, timeout=patience)
+        if answered and not ready and not stopped:
+            stopped.append(HANG_SECONDS + 100)
+        elif stopped:
+            (tmp_path / "open").touch()
+        answered.extend(ready)
+        return ready, rest
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(stopped), sleep=time.sleep)
+    monkeypatch.setattr("worldmodels.workers.ray_pool.time", clock)
+    monkeypatch.setattr(ray, "wait", stopped_once)
+    with RayPool(LateTool(tmp_path), 1, HANG_SECONDS) as pool:
+        assert pool.map([Square(3)]) == [9]
+        assert pool.replaced == 0
 
 
 def test_a_cluster_of_another_version_is_refused(

@@ -57,11 +57,10 @@ class _Worker:
     _work: tuple[float, ...] = ()
     _looked: float = 0.0
 
-    def hang(self, timeout: float) -> str | None:
-        """What shows that this worker hangs, or None."""
+    def hang(self, now: float, timeout: float) -> str | None:
+        """What shows that this worker hangs, or None. Its messages up to `now` are taken."""
         if self.task is None:
             return None
-        now = time.monotonic()
         if not self.started and now - self._looked > _POLL_SECONDS:
             work, self._looked = _work_of(self.process.pid), now
             if work != self._work:
@@ -167,11 +166,13 @@ class LocalPool(Pool[ToolT]):
                 worker.task, worker.heard = task, time.monotonic()
                 worker.end.post(task.job)
                 self._await(worker)
+        # What came before this moment is read below, however long the caller took before it or this
+        # process is stopped after it.
+        now = time.monotonic()
         for worker, ready in self._ready():
             self._serve_worker(worker, ready)
-        # Now that all messages are read, however long the caller has taken.
         for worker in list(self._workers):
-            what = worker.hang(self._timeout)
+            what = worker.hang(now, self._timeout)
             if what is not None:
                 self._replace(worker, what)
 

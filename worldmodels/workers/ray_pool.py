@@ -71,9 +71,9 @@ class _Worker:
     computed: float = 0.0
     """Seconds that its process had computed when it answered last."""
 
-    def hang(self, timeout: float) -> str | None:
-        """What shows that this worker hangs, or None. One that waits for a core does not."""
-        now = time.monotonic()
+    def hang(self, now: float, timeout: float) -> str | None:
+        """What shows that this worker hangs, or None. One that waits for a core does not. Its
+        answers up to `now` are taken."""
         if not self.answered or (self.ready and self.task is None):
             return None
         if now - self.answered > timeout + _BEAT_SECONDS:
@@ -175,6 +175,7 @@ class RayPool(Pool[ToolT]):
         for worker in self._workers:
             if worker.ready and worker.task is None and not self._assign(worker):
                 break
+        now = time.monotonic()  # what was answered before is read below, however long that takes
         for reference in self._answers():
             worker = self._owners.pop(reference)
             if worker not in self._workers:
@@ -194,7 +195,7 @@ class RayPool(Pool[ToolT]):
             else:
                 self._done(worker, *answer)
         for worker in list(self._workers):
-            what = worker.hang(self._timeout)
+            what = worker.hang(now, self._timeout)
             if what is not None:
                 self._replace(worker, what, None)
 
