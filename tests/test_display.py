@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from command import error_line, run
-from waiting import HANG_SECONDS
+from waiting import HANG_SECONDS, wait_for
 
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.envs.display import DisplayMode, virtual_display
@@ -60,7 +60,7 @@ def test_a_server_runs_within_the_block(mode: DisplayMode, needed: bool) -> None
         assert len(servers()) == 1
         assert opens_a_window()
         assert opens_a_window(), "the server left with its first client"
-    assert not servers()
+    wait_for(lambda: not servers())
     assert not Path(f"/tmp/.X{display.removeprefix(':')}-lock").exists()
 
 
@@ -69,7 +69,16 @@ def test_a_server_runs_within_the_block(mode: DisplayMode, needed: bool) -> None
 def test_the_server_ends_when_the_block_raises() -> None:
     with pytest.raises(KeyError), virtual_display("xvfb", True):
         raise KeyError
-    assert not servers()
+    wait_for(lambda: not servers())
+
+
+@pytest.mark.system
+@pytest.mark.usefixtures("xvfb")
+def test_patience_with_the_start_is_not_that_with_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worldmodels.envs.display._SHUTDOWN_S", 0.0)
+    with virtual_display("xvfb", True):
+        assert opens_a_window()
+    wait_for(lambda: not servers())
 
 
 @pytest.mark.system
@@ -104,7 +113,7 @@ def test_the_server_outlives_signals_to_the_process_group() -> None:
         time.sleep(0.1)
         assert opens_a_window()
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == blocked
-    assert not servers()
+    wait_for(lambda: not servers())
 
 
 @pytest.mark.system

@@ -24,7 +24,10 @@ _MARKER = "WORLDMODELS_DISPLAY"
 """Set while a display is provided, so that child processes share it and start none of theirs."""
 
 _SCREEN = (1280, 1024)
+_START_S = 120.0
+"""Patience with a server that has started and does not answer: the machine may be busy."""
 _SHUTDOWN_S = 5.0
+"""How long a server that has no clients left is waited for."""
 _X11_HELLO = struct.pack("<BxHHHHxx", ord("l"), 11, 0, 0, 0)
 """Connection setup of the X11 protocol, version 11.0, little-endian, without authorisation."""
 
@@ -155,7 +158,7 @@ def _connect(display: int) -> socket.socket:
             client.connect(path)
         except OSError:
             client.connect(f"\0{path}")  # where /tmp/.X11-unix cannot be made (Linux)
-        client.settimeout(_SHUTDOWN_S)
+        client.settimeout(_START_S)
         client.sendall(_X11_HELLO)
         if client.recv(1) != b"\x01":
             raise ConnectionRefusedError(f"display :{display} refuses clients")
