@@ -26,9 +26,11 @@ def countdown(num_envs: int, **kwargs: int) -> GymnasiumVectorEnv:
 
 def test_a_env_process_that_dies_is_named() -> None:
     zeros = np.zeros((3, 2), np.float32)
+    before = set(psutil.Process().children())
     env = countdown(3, dies_at=2)
-    workers = psutil.Process().children()
     env.reset(seed=[9, 2, 9])
+    workers = [p for p in set(psutil.Process().children()) - before if env_process(p)]
+    assert len(workers) == 3
     env.step(zeros)
     with pytest.raises(WorkerError, match=r"environments \[1\]"):
         env.step(zeros)
