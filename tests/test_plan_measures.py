@@ -1,7 +1,9 @@
 """What ``stage=plan`` measures: a run in miniature, and the time that stages wait for data."""
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from command import composed
@@ -19,17 +21,25 @@ def test_a_run_in_miniature_has_as_many_steps_with_a_frame_skip(skip: str) -> No
     assert steps == (STEPS, STEPS, STEPS)
 
 
-def test_waiting_for_data_is_counted() -> None:
-    asked = threading.Event()
+def test_waiting_for_data_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Semaphore(0)
+
+    @contextmanager
+    def asking(activity: str) -> Iterator[None]:
+        with spent.spending(activity):
+            asked.release()
+            yield
 
     def items() -> Iterator[int]:
+        asked.acquire()
         yield 1
-        asked.wait()  # until the reader has come for what is not there
+        asked.acquire()  # until the reader has come for what is not there
+        time.sleep(0.05)
         yield 2
 
+    monkeypatch.setattr("worldmodels.data.prefetch.spending", asking)
     before = spent.spent().get("reading", 0.0)
     reader = prefetch(items())
     assert next(reader) == 1
-    threading.Timer(0.05, asked.set).start()
     assert next(reader) == 2
-    assert spent.spent()["reading"] - before >= 0.04
+    assert spent.spent()["reading"] - before >= 0.05
