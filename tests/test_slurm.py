@@ -36,8 +36,7 @@ def slurm(commands: Commands) -> Commands:
     commands.add(
         "srun",
         """while [[ $1 == --* ]]; do shift; done
-"$@" & task=$!
-echo "$task" > "$FOLDER/task"
+(echo "$BASHPID" > "$FOLDER/task"; exec "$@") & task=$!
 trap 'kill -KILL "$task"; exit 137' TERM
 wait "$task" """,
     )
