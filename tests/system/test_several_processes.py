@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command import ALONE, environment, error_line, run, start, started_anew
+from command import ALONE, environment, error_line, paused, run, start, started_anew
 from waiting import HANG_SECONDS, wait_for
 
 from worldmodels.runs.tracking import read_metrics
@@ -59,16 +59,24 @@ def same_metrics(data: Path, other: Path, stage: str, tolerance: float) -> bool:
     return True
 
 
-def descendants(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+def descendants(pid: int) -> list[psutil.Process]:
     try:
-        return psutil.Process(process.pid).children(recursive=True)
+        return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
 
 
-def trainers(process: "subprocess.Popen[str]", word: str) -> Iterator[psutil.Process]:
-    """The processes below `process` that have `word` on their command line."""
-    for child in descendants(process):
+def ended(process: psutil.Process) -> bool:
+    """Whether a process has ended, though nobody may have asked how."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def trainers(pid: int, word: str) -> Iterator[psutil.Process]:
+    """The processes below another that have `word` on their command line."""
+    for child in descendants(pid):
         try:
             if any(word in part for part in child.cmdline()):
                 yield child
@@ -93,16 +101,17 @@ def test_two_processes_take_the_steps_of_one(alone: Path, tmp_path: Path) -> Non
 
 def stopped(data: Path, *words: str) -> None:
     """Train until there is a checkpoint, then send SIGTERM to one process of the training."""
-    path = data / "two/rnn/checkpoint.safetensors"
-    process = start(data, *words, "trainer.checkpoint_seconds=0")
-    wait_for(lambda: path.exists() or process.poll() is not None)
-    others = list(trainers(process, "follower"))
-    (others[0] if others else process).send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=HANG_SECONDS)
-    assert process.returncode == 75, output + errors
-    assert errors.startswith("stopped by SIGTERM: progress is saved")
-    assert len(errors.splitlines()) == 1
-    wait_for(lambda: not any(other.is_running() for other in others))
+    with paused(data, *words, "trainer.checkpoint_seconds=0", at_write=10) as running:
+        assert (data / "two/rnn/checkpoint.safetensors").exists()
+        pid = running.process.pid
+        assert pid is not None
+        others = list(trainers(pid, "follower"))
+        os.kill(others[0].pid if others else pid, signal.SIGTERM)
+        running.send(signal.SIGCONT)
+        assert running.wait() == 75, running.output + running.errors
+        assert running.errors.startswith("stopped by SIGTERM: progress is saved")
+        assert len(running.errors.splitlines()) == 1
+    wait_for(lambda: all(ended(other) for other in others))
 
 
 @pytest.mark.parametrize(("before", "after"), [(TWO, ()), ((), TWO)])
@@ -121,18 +130,18 @@ def test_no_process_is_left_by_one_that_is_killed(data: Path) -> None:
     path = data / "two/rnn/checkpoint.safetensors"
     process = start(data, *RNN, *TWO, "trainer.checkpoint_seconds=0", "rnn.epochs=10000")
     wait_for(lambda: path.exists() or process.poll() is not None)
-    others = list(trainers(process, "follower"))
+    others = list(trainers(process.pid, "follower"))
     assert len(others) == 1
     others[0].kill()
     assert "another of the 2 processes" in error_line(finished(process))
     process = start(data, *RNN, *TWO, "trainer.checkpoint_seconds=0", "rnn.epochs=10000")
     changed = path.stat().st_mtime_ns
     wait_for(lambda: path.stat().st_mtime_ns != changed or process.poll() is not None)
-    others = list(trainers(process, "follower"))
+    others = list(trainers(process.pid, "follower"))
     assert len(others) == 1
     process.kill()
     process.communicate()
-    wait_for(lambda: not others[0].is_running() or others[0].status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: ended(others[0]))
 
 
 def finished(process: "subprocess.Popen[str]") -> "subprocess.CompletedProcess[str]":
@@ -172,13 +181,13 @@ def test_sigterm_to_torchrun_saves_and_leaves_nothing(data: Path) -> None:
     words = (*RNN, *TWO, "trainer.checkpoint_seconds=0", "rnn.epochs=10000")
     process = torchrun(data, *words)
     wait_for(lambda: path.exists() or process.poll() is not None)
-    ranks = descendants(process)
-    assert len([*trainers(process, "worldmodels")]) >= 2
+    ranks = descendants(process.pid)
+    assert len([*trainers(process.pid, "worldmodels")]) >= 2
     process.send_signal(signal.SIGTERM)
     done = finished(process)
     assert done.returncode != 0
     assert "stopped by SIGTERM: progress is saved" in done.stderr
-    wait_for(lambda: not any(rank.is_running() for rank in ranks))
+    wait_for(lambda: all(ended(rank) for rank in ranks))
 
 
 SITE = """
