@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -220,6 +221,15 @@ def _signal_at_write(number: int, sent: signal.Signals) -> None:
         fsync(descriptor)
 
     mock.patch.object(os, "fsync", fsync_or_stop).start()
+
+
+@contextlib.contextmanager
+def main_port() -> Iterator[str]:
+    """A port for the first process of a training, which no other program is given meanwhile."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # PyTorch may bind beside it
+        held.bind(("127.0.0.1", 0))
+        yield str(held.getsockname()[1])
 
 
 def error_line(done: subprocess.CompletedProcess[str]) -> str:

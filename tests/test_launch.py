@@ -1,14 +1,13 @@
 """Which processes train one model: what the keys, torchrun and srun say, and where they differ."""
 
 import shutil
-import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from command import ALONE, composed, error_line, run
+from command import ALONE, composed, error_line, main_port, run
 
 from worldmodels.errors import ConfigError
 from worldmodels.files.atomic import read_json
@@ -142,11 +141,9 @@ def test_a_process_that_this_program_starts_trains_as_one_does(smoke: Path, tmp_
 
 def by_torchrun(data: Path, *words: str) -> list["subprocess.CompletedProcess[str]"]:
     """A command in two processes that find each other as torchrun tells them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        shared = {"MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
-    shared |= {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2"}
-    with ThreadPoolExecutor(2) as both:
+    shared = {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}
+    with main_port() as port, ThreadPoolExecutor(2) as both:
+        shared["MASTER_PORT"] = port
         ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in (0, 1)]
         return [*both.map(lambda rank: run(data, *words, variables=shared | rank), ranks)]
 

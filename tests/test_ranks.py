@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from command import WARM
+from command import WARM, main_port
 from waiting import wait_for
 
 from worldmodels.errors import ConfigError, Stopped, TrainingError
@@ -24,10 +23,7 @@ CPU = torch.device("cpu")
 
 def together(work: Callable[[Ranks], Any]) -> list[Any]:
     """What a function returns in each of two processes that were started as torchrun does."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    with ProcessPoolExecutor(2, WARM) as processes:
+    with main_port() as port, ProcessPoolExecutor(2, WARM) as processes:
         return [*processes.map(_in_rank, (0, 1), (port, port), (work, work))]
 
 
