@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -29,11 +29,14 @@ NODES = ("node1", "node2")
 
 # Slurm waits with a requeued job until the credential of its last step is void: 2 minutes by
 # default, which cred_expire shortens. OverTimeLimit is for slow machines: a step that is warned of
-# its time limit has five minutes more to save.
+# its time limit has five minutes more to save. Jobs that have ended are kept (MinJobAge). Their
+# numbers are not those of another cluster: slurm/ray.sbatch makes a folder and a port of them.
 CONFIGURATION = """
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
+FirstJobId={first_job}
+MinJobAge=0
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -227,13 +230,11 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 
 def _configure(folder: Path) -> None:
-    with ExitStack() as bound:
-        sockets = [bound.enter_context(socket.socket()) for _ in range(3)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        ports = [one.getsockname()[1] for one in sockets]
     host = socket.gethostname().split(".")[0]
-    text = CONFIGURATION.format(folder=folder, host=host, ports=ports, size=SIZE)
+    first_job = 1 + secrets.randbelow(1_000_000)
+    text = CONFIGURATION.format(
+        folder=folder, host=host, ports=_free_ports(3), first_job=first_job, size=SIZE
+    )
     (folder / "slurm.conf").write_text(text)
     (folder / "gres.conf").write_text(f"NodeName={','.join(NODES)} Name=gpu File=/dev/null\n")
     # Needed to start, although nothing is confined. Its default finds out which version there is.
@@ -243,6 +244,19 @@ def _configure(folder: Path) -> None:
     key = folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free until the daemons take them: below those that Linux gives to sockets
+    without one (32768), and below those of slurm/ray-node.sh (20000)."""
+    found: list[int] = []
+    with ExitStack() as bound:
+        while len(found) < count:
+            port = 10_000 + secrets.randbelow(10_000)
+            with suppress(OSError):
+                bound.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                found.append(port)
+    return found
 
 
 def _munge_options(folder: Path) -> list[str]:
