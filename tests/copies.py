@@ -44,7 +44,10 @@ def settled(root: Path, store: Path) -> bool:
 
 def equal(root: Path, store: Path) -> bool:
     """Whether a store has exactly the files of a folder, under their names and in its index."""
-    return index(store) == listed(root) and plain(store) == content(root)
+    try:
+        return index(store) == listed(root) and plain(store) == content(root)
+    except FileNotFoundError:  # of a folder that the copier has removed meanwhile
+        return False
 
 
 def quiet(line: str) -> None:

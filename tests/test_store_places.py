@@ -280,7 +280,7 @@ def test_a_store_that_another_machine_has_taken_is_left_to_it(
     with pytest.raises(StoreError, match="is in use by process 1 on host far"), mirror(tmp_path):
         write(root, vae__x="1")
         wait_for(lambda: equal(root, store))
-        (store / LEASE).write_text('{"token": "x", "machine": "far", "host": "far", "process": 1}')
+        foreign(Folder(store))
         write(root, vae__x="2")
         wait_for(lambda: any("the run goes on without copies" in line for line in said))
     assert (store / "vae/x").read_text() == "1"
