@@ -224,7 +224,7 @@ class Gate:
         self.folder = folder
         self.folder.mkdir()
         self.overrides = (
-            *("stage=all", "run=gate", "preset=smoke"),
+            *("run=gate", "preset=smoke"),
             *("rnn.baselines=false", "evaluate.video=false"),
             *("env.id=gate_env:Gate-v0", "env.engine=gymnasium", "env.crop_rows=null"),
             *("env.num_envs=2", "rollouts.episodes=6", "env.max_steps=12"),
@@ -275,31 +275,28 @@ def test_a_chain_is_the_same_with_a_machine_lost_in_collection_and_in_a_generati
     cluster: Any, gate: Gate, tmp_path: Path
 ) -> None:
     gate.open()
-    done = run(tmp_path / "local", *gate.overrides, ALONE)
+    done = run(tmp_path / "local", *gate.overrides, "stage=all", ALONE)
     assert done.returncode == 0, done.stderr
     wanted = artifacts(tmp_path / "local" / "gate")
     assert len(wanted) > 8
 
-    gate.close()
-    node = join(cluster)
+    made = tmp_path / "ray" / "gate"
     elsewhere = ("workers=ray", f"workers.address={cluster.address}")
-    with start(tmp_path / "ray", *gate.overrides, *elsewhere) as process:
-        try:
-            made = tmp_path / "ray" / "gate"
-            wait_for(lambda: len(gate.waiting()) == 2)
-            leave(cluster, node)
-            gate.open()
-            wait_for(lambda: complete(made / "rollouts"))
-            gate.close()
-            node = join(cluster)
-            wait_for(lambda: len(gate.waiting()) == 2)
-            assert not (made / "controller" / "generations.jsonl").exists()
-            leave(cluster, node)
-            gate.open()
-            output, errors = process.communicate()
-        finally:
-            process.kill()
-    assert process.returncode == 0, output + errors
+    for stage in ("rollouts", "all"):
+        gate.close()
+        node = join(cluster)
+        with start(tmp_path / "ray", *gate.overrides, f"stage={stage}", *elsewhere) as process:
+            try:
+                wait_for(lambda: len(gate.waiting()) == 2 or process.poll() is not None)
+                assert process.poll() is None, (stage, process.communicate())
+                assert complete(made / "rollouts") == (stage == "all")
+                assert not (made / "controller" / "generations.jsonl").exists()
+                leave(cluster, node)
+                gate.open()
+                output, errors = process.communicate()
+            finally:
+                process.kill()
+        assert process.returncode == 0, output + errors
     assert artifacts(made) == wanted
 
 
@@ -308,7 +305,7 @@ def test_a_stopped_command_leaves_no_process_of_its_own_cluster(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))  # where Ray makes the token of such a cluster
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    words = (*gate.overrides[1:], "stage=rollouts", "workers=ray", "workers.address=local")
+    words = (*gate.overrides, "stage=rollouts", "workers=ray", "workers.address=local")
     with start(tmp_path / "data", *words, "workers.processes=1") as process:
         try:
             wait_for(gate.waiting)
