@@ -38,6 +38,7 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_ADDRESS", "")
+        patch.setenv("RAY_worker_niceness", "0")  # 15: on a busy machine workers hardly start
         head = {"num_cpus": 1, "object_store_memory": MEMORY, "include_dashboard": False}
         made = Cluster(initialize_head=True, head_node_args=head)
         yield made
