@@ -5,14 +5,18 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import doom
 import gymnasium
+import hydra
 import numpy as np
 import pytest
+from hydra.core.config_store import ConfigStore
+from hydra.version import VersionBase
 
 import worldmodels
 from worldmodels.agents.folder import load_config, save_config
@@ -236,6 +240,28 @@ def test_an_environment_by_its_id() -> None:
         assert frames.shape == (2, 64, 64, 3)
         terminated = [env.step(env.action_space.sample())[2].tolist() for _ in range(3)]
     assert terminated == [[False, False], [False, False], [True, False]]
+
+
+def test_an_environment_is_made_in_threads_and_in_a_program_of_hydra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.yaml").write_text("defaults: [schema, _self_]\nrate: 2\n")
+    store, name = ConfigStore.instance(), "picture_env:Countdown-v0"
+    monkeypatch.setattr(store, "repo", dict(store.repo))
+    store.store("schema", {"rate": 1})
+
+    def shape(size: int) -> tuple[int, ...]:
+        with closing(worldmodels.make_env(name, crop_rows=8, size=size)) as env:
+            return tuple(env.reset(seed=3)[0].shape)
+
+    with hydra.initialize_config_dir(str(tmp_path), "own", version_base="1.2"):
+        assert shape(16) == (1, 16, 16, 3)
+        with ThreadPoolExecutor(4) as threads:
+            made = list(threads.map(shape, range(16, 20)))
+        assert made == [(1, size, size, 3) for size in range(16, 20)]
+        composed = hydra.compose("own", return_hydra_config=True)
+        base = VersionBase.instance().getbase()
+    assert (composed.rate, composed.hydra.job.name, str(base)) == (2, "own", "1.2")
 
 
 def test_the_documented_interface_runs(

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Lock
 from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobRuntime
 from hydra.errors import MissingConfigException
+from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
@@ -19,6 +26,9 @@ from worldmodels.config.sections import EnvConfig
 from worldmodels.envs.engines import EnvSpec, resolve_engine
 from worldmodels.envs.observation import ObservationSpec
 from worldmodels.errors import ConfigError
+
+_COMPOSING = Lock()
+"""Held while Hydra composes: its state is one for all threads of a process."""
 
 
 def env_spec(env: EnvConfig, engine: Engine | None = None) -> EnvSpec:
@@ -68,12 +78,12 @@ def find_env(name: str, **settings: Any) -> EnvConfig:
             registers it.
         settings: values of keys ``env.*`` in place of the configured ones.
 
+    May be called in several threads, and in a program that uses Hydra for itself.
+
     Raises:
         ConfigError: a key does not exist, or its value is of another type or beyond its limits.
     """
-    schema.register()
-    extensions.register()
-    with initialize_config_dir(str(shipped.CONF), version_base="1.3"):
+    with _own_hydra():
         composed = _compose(name)
     try:
         config = OmegaConf.to_object(OmegaConf.merge(composed, {"env": settings}))
@@ -84,6 +94,33 @@ def find_env(name: str, **settings: Any) -> EnvConfig:
     assert isinstance(config, Config)
     limits.check(config)
     return config.env
+
+
+@contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Hydra with ``conf/``; afterwards its state is what it was, as a program's own Hydra set it.
+
+    The program may be a sweep of Hydra, whose later jobs read the version base, the job's name and
+    the stored configurations.
+    """
+    with _COMPOSING:
+        running, store, versions = (
+            GlobalHydra.instance(),
+            ConfigStore.instance(),
+            VersionBase.instance(),
+        )
+        outer, stored, base = running.hydra, store.repo, versions.getbase()
+        running.clear()
+        store.repo = dict(stored)
+        try:
+            schema.register()
+            extensions.register()
+            job_name = JobRuntime.instance().get("name")
+            with initialize_config_dir(str(shipped.CONF), job_name, version_base="1.3"):
+                yield
+        finally:
+            GlobalHydra.instance().hydra, store.repo = outer, stored
+            versions.version_base = base
 
 
 def _compose(name: str) -> DictConfig:
