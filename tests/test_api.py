@@ -142,6 +142,12 @@ def test_a_batch_is_acted_in_as_each_of_its_episodes_alone(frame_skip: int, samp
         np.testing.assert_allclose(batch.act(frame), single, atol=0.03)
 
 
+def test_a_list_of_frames_is_acted_in_as_their_array() -> None:
+    array, listed = (worldmodels.load_agent(CARRACING) for _ in range(2))
+    for frames in pictures(2, 3, 96, 96, 3):
+        np.testing.assert_array_equal(listed.act(list(frames)), array.act(frames))
+
+
 def test_draws_are_those_of_the_seed_and_others_in_the_next_episode(sampling: Path) -> None:
     frame = pictures(96, 96, 3)
 
@@ -175,6 +181,7 @@ def test_actions_are_the_environments_own() -> None:
         (pictures(96, 96, 3).astype(np.float32), "frames: are float32"),
         (pictures(96, 96), "not uint8"),
         (pictures(0, 96, 96, 3), "has no pixels"),
+        ([pictures(96, 96, 3), pictures(90, 96, 3)], "are of several shapes"),
         (pictures(80, 96, 3), "have 80 rows, and the agent takes the upper 84"),
         (pictures(3, 96, 96, 3), "3 after 2 in the step before; call reset"),
     ],

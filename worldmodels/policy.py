@@ -98,13 +98,14 @@ class AgentPolicy:
 
     @torch.inference_mode()
     def act(
-        self, frames: NDArray[np.uint8] | Tensor
+        self, frames: NDArray[np.uint8] | Tensor | Sequence[NDArray[np.uint8]]
     ) -> NDArray[np.float32] | NDArray[np.int64] | int:
         """The next action of each episode.
 
         Args:
             frames: uint8, (H, W, 3) of one environment or (N, H, W, 3) of N, as the environment
-                returns them. Frames that have the encoder's size already are not reduced again.
+                returns them; or a list of N frames. Frames that have the encoder's size already
+                are not reduced again.
 
         Returns:
             for one frame the environment's action: float32 (A,) within its bounds, or an int; for
@@ -114,7 +115,8 @@ class AgentPolicy:
             WorldModelsError: frames of another shape or type, or another number of them than in
                 the step before.
         """
-        pictures = self._checked(frames)
+        array = self._checked(frames)
+        pictures = array[None] if array.ndim == 3 else array
         if self._rows == 0:
             self._begin(len(pictures))
         if len(pictures) != self._rows:
@@ -127,7 +129,7 @@ class AgentPolicy:
             self._decide(pictures, decides)
         self._time = self._time + 1
         actions = self.config.actions.from_vectors(self._actions.cpu().numpy())
-        if frames.ndim == 4:
+        if array.ndim == 4:
             return actions
         return actions[0] if actions.ndim == 2 else int(actions[0])
 
@@ -170,9 +172,17 @@ class AgentPolicy:
             return [int(drawn) for drawn in self._generator.integers(2**31, size=len(rows))]
         return [seed + int(row) for row in rows]
 
-    def _checked(self, frames: NDArray[np.uint8] | Tensor) -> NDArray[np.uint8]:
-        """The frames as a batch, in memory of its own, which the filter may read as a tensor."""
-        array = frames.cpu().numpy() if isinstance(frames, Tensor) else np.asarray(frames)
+    def _checked(
+        self, frames: NDArray[np.uint8] | Tensor | Sequence[NDArray[np.uint8]]
+    ) -> NDArray[np.uint8]:
+        """The frames as an array, in memory of its own, which the filter may read as a tensor."""
+        try:
+            array = frames.cpu().numpy() if isinstance(frames, Tensor) else np.asarray(frames)
+        except ValueError as error:  # a list of arrays of which one is of another shape
+            raise WorldModelsError(
+                "frames: are of several shapes; give one uint8 array (N, H, W, 3), or N of the"
+                " same (H, W, 3)"
+            ) from error
         if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.shape[-1] != 3:
             raise WorldModelsError(
                 f"frames: are {array.dtype} {array.shape}, not uint8 (H, W, 3) or (N, H, W, 3);"
@@ -185,7 +195,6 @@ class AgentPolicy:
                 f"frames: have {rows} rows, and the agent takes the upper {crop_rows}; give the"
                 f" frames of {self.config.env_id} as they are"
             )
-        batch = np.array(array[None] if array.ndim == 3 else array, order="C")
-        if 0 in batch.shape:
+        if 0 in array.shape:
             raise WorldModelsError(f"frames: {array.shape} has no pixels; give one frame or more")
-        return batch
+        return np.array(array, order="C")
