@@ -1,6 +1,7 @@
 """The Python interface: trained agents, environments and data without the command line."""
 
 import dataclasses
+import pickle
 import re
 import shutil
 import subprocess
@@ -173,6 +174,15 @@ def test_actions_are_the_environments_own() -> None:
     assert isinstance(actions, np.ndarray)
     assert actions.shape == (4,)
     assert actions.dtype == np.int64
+
+
+@pytest.mark.parametrize("agent", [CARRACING, TAKECOVER])
+def test_an_agent_is_pickled_within_an_episode(agent: Path) -> None:
+    policy = worldmodels.load_agent(agent)
+    first, second = pictures(2, 240, 320, 3)
+    policy.act(first)
+    restored = pickle.loads(pickle.dumps(policy))
+    np.testing.assert_array_equal(restored.act(second), policy.act(second))
 
 
 @pytest.mark.parametrize(

@@ -7,29 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-SQUASHINGS: dict[str, Callable[[Tensor], Tensor]] = {
+Squashing = Callable[[Tensor], Tensor]
+
+
+def _half_tanh(x: Tensor) -> Tensor:
+    return 0.5 * torch.tanh(x) + 0.5
+
+
+def _clipped_tanh(x: Tensor) -> Tensor:
+    return torch.tanh(x).clamp(min=0.0)
+
+
+SQUASHINGS: dict[str, Squashing] = {
     "tanh": torch.tanh,  # [-1, 1]
-    "half_tanh": lambda x: 0.5 * torch.tanh(x) + 0.5,  # [0, 1], 0.5 at rest
-    "clipped_tanh": lambda x: torch.tanh(x).clamp(min=0.0),  # [0, 1], 0 at rest
+    "half_tanh": _half_tanh,  # [0, 1], 0.5 at rest
+    "clipped_tanh": _clipped_tanh,  # [0, 1], 0 at rest
 }
 """How the paper's code maps an output to an action: steering, gas and brake of CarRacing."""
 CHOICE = "choice"
 """Instead of squashings for one-hot actions: 1 for the largest output, 0 for the others."""
 
 
-def squashing(names: Sequence[str]) -> Callable[[Tensor], Tensor]:
+def squashing(names: Sequence[str]) -> Squashing:
     """The function from outputs of the last layer to actions.
 
     Args:
         names: one of `SQUASHINGS` for each action, or `CHOICE` for all of them.
 
     Returns:
-        a function from outputs (..., A) to actions (..., A).
+        a function from outputs (..., A) to actions (..., A), which can be pickled.
 
     Raises:
         KeyError: a name is not known.
@@ -38,9 +50,16 @@ def squashing(names: Sequence[str]) -> Callable[[Tensor], Tensor]:
     if CHOICE in names:
         if set(names) != {CHOICE}:
             raise ValueError(f"{', '.join(names)}: a choice stands for all outputs")
-        return lambda x: F.one_hot(x.argmax(dim=-1), x.shape[-1]).to(x.dtype)
-    functions = [SQUASHINGS[name] for name in names]
-    return lambda x: torch.stack([f(x[..., i]) for i, f in enumerate(functions)], dim=-1)
+        return _choose
+    return partial(_each, [SQUASHINGS[name] for name in names])
+
+
+def _choose(outputs: Tensor) -> Tensor:
+    return F.one_hot(outputs.argmax(dim=-1), outputs.shape[-1]).to(outputs.dtype)
+
+
+def _each(functions: Sequence[Squashing], outputs: Tensor) -> Tensor:
+    return torch.stack([f(outputs[..., i]) for i, f in enumerate(functions)], dim=-1)
 
 
 @dataclass(frozen=True)
