@@ -220,10 +220,42 @@ def test_arguments_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path) -
         worldmodels.evaluate(CARRACING, size=96)
     with pytest.raises(ConfigError, match="device=gpu: is not a device of PyTorch"):
         worldmodels.load_agent(CARRACING, device="gpu")
-    with pytest.raises(ConfigError, match="temperature=0"):
-        worldmodels.make_dream(CARRACING, temperature=0)
+    for temperature in (0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=f"temperature={temperature}: choose a finite"):
+            worldmodels.make_dream(CARRACING, temperature=temperature)
+    shutil.copytree(CARRACING, tmp_path / "run/controller/agent")
+    with pytest.raises(ConfigError, match=r"run: is a run, not an agent; give .*run/controller$"):
+        worldmodels.load_agent(tmp_path / "run")
     with pytest.raises(DataError, match="has no shard"):
         worldmodels.load_episodes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "key", "number"),
+    [
+        (worldmodels.load_agent, "seed", -1),
+        (worldmodels.evaluate, "episodes", 2.5),
+        (worldmodels.evaluate, "first_seed", 0.5),
+        (worldmodels.evaluate, "processes", 1.5),
+        (worldmodels.make_dream, "num_envs", 2.5),
+        (worldmodels.make_dream, "max_steps", 2.5),
+        (worldmodels.make_env, "num_envs", 1.5),
+        (worldmodels.make_env, "processes", 0),
+    ],
+)
+def test_numbers_that_cannot_be_used_are_refused_in_one_line(
+    call: Any, key: str, number: Any
+) -> None:
+    arguments = () if call is worldmodels.make_env else (CARRACING,)
+    with pytest.raises(ConfigError, match=f"^{key}={number}: choose a whole number of . or more$"):
+        call(*arguments, **{key: number})
+
+
+def test_the_learned_model_is_that_of_a_policy_or_of_its_folder() -> None:
+    policy = worldmodels.load_agent(CARRACING)
+    dreams = [worldmodels.make_dream(agent, 2) for agent in (policy, CARRACING)]
+    one, other = (dream.reset(seed=4)[0] for dream in dreams)
+    np.testing.assert_array_equal(one, other)
 
 
 def test_an_evaluation_is_that_of_the_stage(smoke: Path) -> None:

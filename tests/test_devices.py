@@ -51,6 +51,10 @@ def test_a_device_that_is_not_here_is_refused_in_one_line(monkeypatch: pytest.Mo
         with pytest.raises(ConfigError, match=rf"^workers.device={name}: .*workers.device=auto or"):
             choose_device(name, "workers.device")
     assert choose_device("auto") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match=r"^device=cuda:2: torch sees 2 GPUs here; use"):
+        choose_device("cuda:2")
 
 
 @pytest.mark.usefixtures("metal")

@@ -292,6 +292,8 @@ def test_seeds_as_gymnasium_defines_them(countdown_envs: GymnasiumVectorEnv) -> 
     assert countdown_envs.step(zeros)[2].tolist() == [True, True, False]
     countdown_envs.reset(seed=list(np.array([2, 1, 2])))
     assert countdown_envs.step(zeros)[2].tolist() == [False, True, False]
+    countdown_envs.reset(seed=[None, 1, None])
+    assert countdown_envs.step(zeros)[2].tolist() == [False, True, False]
     countdown_envs.reset()
     assert not countdown_envs.step(zeros)[2].any(), "unpredictable seeds are large"
 

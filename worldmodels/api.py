@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,12 +77,14 @@ def load_agent(name: str | Path, device: str = "cpu", seed: int = 0) -> AgentPol
             ``pretrained/carracing``; or one on the Hugging Face Hub, ``hf://owner/name@revision``,
             where without a revision the newest commit is taken.
         device: of the models: "cpu", "cuda", "mps", or "auto" for a GPU where there is one.
-        seed: of the random draws of an agent that samples its latents.
+        seed: of the random draws of an agent that samples its latents, at least 0.
 
     Raises:
-        ConfigError: there is no agent, or no such device, or the Hub cannot be reached.
+        ConfigError: there is no agent, or no such device, the seed is out of range, or the Hub
+            cannot be reached.
         ArtifactError: a file of the agent is missing or damaged, or does not fit the others.
     """
+    _check_whole("seed", seed, 0)
     folder = require_agent("agent", str(name))
     return AgentPolicy(read_agent(folder), folder, choose_device(device), seed)
 
@@ -114,9 +118,9 @@ def evaluate(
         WorkerError: a worker process failed.
     """
     policy = agent if isinstance(agent, AgentPolicy) else load_agent(agent)
-    for key, number, least in (("episodes", episodes, 1), ("processes", processes, 0)):
-        if number < least:
-            raise ConfigError(f"{key}={number}: choose {least} or more")
+    _check_whole("episodes", episodes, 1)
+    _check_whole("first_seed", first_seed, 0)
+    _check_whole("processes", processes, 0)
     config = _env_of(policy.config, settings)
     _check_frames(config, policy.config.observation)
     spec = env_spec(config, _engine(engine))
@@ -154,7 +158,7 @@ def _check_frames(config: EnvConfig, trained: ObservationSpec) -> None:
 
 
 def make_dream(
-    agent: str | Path,
+    agent: AgentPolicy | str | Path,
     num_envs: int = 1,
     temperature: float = 1.0,
     decoded: bool = False,
@@ -172,7 +176,7 @@ def make_dream(
     the following step (``NEXT_STEP``).
 
     Args:
-        agent: as `load_agent` takes it.
+        agent: what `load_agent` takes or returns. Of a policy, the folder is read again.
         num_envs: number of environments N.
         temperature: of the latents' distribution: higher is less certain (paper, section 4).
         decoded: observations are frames that the decoder draws, uint8 (N, H, W, 3), and not the
@@ -190,6 +194,8 @@ def make_dream(
         ConfigError: there is no agent, no such device, or an argument is out of range.
         ArtifactError: a file of the agent is missing or damaged, or does not fit the others.
     """
+    if isinstance(agent, AgentPolicy):
+        agent = agent.folder
     folder = require_agent("agent", str(agent))
     trained, chosen = read_agent(folder), choose_device(device)
     config = trained.config
@@ -214,12 +220,17 @@ def make_dream(
 def _check_dream(rule: SamplingRule, temperature: float, **numbers: int) -> None:
     """Raise `ConfigError` for arguments of `make_dream` that are out of range."""
     for key, number in numbers.items():
-        if number < 1:
-            raise ConfigError(f"{key}={number}: choose 1 or more")
+        _check_whole(key, number, 1)
     if rule.pessimism not in LIMITS["controller.pessimism"]:
         raise ConfigError(f"pessimism={rule.pessimism}: choose {LIMITS['controller.pessimism']}")
-    if not temperature > 0:
-        raise ConfigError(f"temperature={temperature}: choose a number above 0")
+    if not 0 < temperature < math.inf:
+        raise ConfigError(f"temperature={temperature}: choose a finite number above 0")
+
+
+def _check_whole(key: str, number: int, least: int) -> None:
+    """Raise `ConfigError` unless an argument is a whole number, and at least `least`."""
+    if not isinstance(number, Integral) or number < least:
+        raise ConfigError(f"{key}={number}: choose a whole number of {least} or more")
 
 
 def _chosen(key: str, name: str, choices: type[_Choice]) -> _Choice:
@@ -252,6 +263,8 @@ def make_env(
     Raises:
         ConfigError: a key or its value cannot be used, or the environment cannot be made.
     """
+    _check_whole("num_envs", num_envs, 1)
+    _check_whole("processes", processes, 1)
     spec = env_spec(find_env(env, **settings), None if engine is None else _engine(engine))
     return make_vector_env(spec, num_envs, processes)
 

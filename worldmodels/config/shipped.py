@@ -68,6 +68,8 @@ def require_agent(key: str, name: str) -> Path:
     """The folder of the trained agent that `key` names; raises `ConfigError` if there is none."""
     folder = find_agent(name)
     if folder is None:
+        if find_agent(str(Path(name, "controller"))) is not None:
+            raise ConfigError(f"{key}={name}: is a run, not an agent; give {name}/controller")
         raise ConfigError(
             f"{key}={name}: no trained agent is there (agent.json is missing); give the folder of"
             f" one, or one that is shipped: {', '.join(agents())}"

@@ -174,7 +174,7 @@ def make_vector_env(
 
     - `reset(seed=[s_0, ..., s_N-1])` starts in environment i the episode of seed s_i, the same
       whichever environment it is, how many there are and what ran before. Seeds are in
-      0..2**31 - 1.
+      0..2**31 - 1; None draws one.
     - `step(actions)` takes finite ``(N, A)``, whatever kind of actions the environment has (see
       `worldmodels.envs.action_spec`), and returns frames ``(N, size, size, 3)`` uint8,
       rewards ``(N,)`` float64, terminated and truncated ``(N,)`` bool, and infos. Only the time

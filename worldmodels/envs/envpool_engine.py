@@ -79,7 +79,10 @@ class EnvPoolVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         self._truncated = np.zeros(num_envs, dtype=np.bool_)
 
     def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[Observations, dict[str, Any]]:
         """Start the episodes of these seeds, one for each environment.
 

@@ -162,7 +162,10 @@ class GymnasiumVectorEnv(VectorWrapper[Observations, Actions, Observations, Acti
         atexit.register(self._kill)
 
     def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[Observations, dict[str, Any]]:
         """Start the episodes of these seeds, one for each environment."""
         seeds: Any = check_seeds(seed, self.num_envs)  # VectorWrapper's hint has no list

@@ -27,28 +27,31 @@ def is_picture(space: Space[Any]) -> bool:
     return isinstance(space, Box) and space.dtype == np.uint8 and len(shape) == 3 and shape[2] == 3
 
 
-def check_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
+def check_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int]:
     """Return one seed for each environment, as plain integers.
 
     Args:
-        seed: one seed for each environment; or the first of consecutive ones, or None for
-            unpredictable ones, as Gymnasium defines it.
+        seed: one seed for each environment; or the first of consecutive ones, as Gymnasium defines
+            it. None, for one environment or for all, is an unpredictable one.
         num_envs: number of environments N.
 
     Raises:
         WorldModelsError: not N seeds, or one that is negative or above 2**31 - 1.
     """
-    if seed is None:
-        return [int(word) & _MAX_SEED for word in np.random.SeedSequence().generate_state(num_envs)]
-    seeds = (
-        [int(seed) + index for index in range(num_envs)]
-        if isinstance(seed, int | np.integer)
-        else [int(episode_seed) for episode_seed in seed]
-    )
-    if len(seeds) != num_envs:
+    given: list[int | None] = [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        given = [int(seed) + index for index in range(num_envs)]
+    elif seed is not None:
+        given = list(seed)
+    if len(given) != num_envs:
         raise WorldModelsError(
-            f"{len(seeds)} seeds for {num_envs} environments: give one for each environment"
+            f"{len(given)} seeds for {num_envs} environments: give one for each environment"
         )
+    fresh = np.random.SeedSequence().generate_state(num_envs)
+    seeds = [
+        int(word) & _MAX_SEED if one is None else int(one)
+        for one, word in zip(given, fresh, strict=True)
+    ]
     for index, episode_seed in enumerate(seeds):
         if not 0 <= episode_seed <= _MAX_SEED:
             raise WorldModelsError(
@@ -68,8 +71,9 @@ def beginning(
         options: of the reset; its ``reset_mask`` (N,) bool chooses the environments, else all.
         num_envs: number of environments N.
     """
-    seeds = check_seeds(seed, num_envs)  # type: ignore[arg-type]  # none of them is None
-    return seeds, np.asarray((options or {}).get("reset_mask", np.ones(num_envs, bool)))
+    return check_seeds(seed, num_envs), np.asarray(
+        (options or {}).get("reset_mask", np.ones(num_envs, bool))
+    )
 
 
 def check_actions(actions: NDArray[Any], space: Space[Any]) -> NDArray[Any]:

@@ -16,7 +16,7 @@ def choose_device(name: str, key: str = "device") -> torch.device:
     On CUDA, torch uses deterministic algorithms from then on.
 
     Args:
-        name: "auto", "cpu", "cuda" or "mps".
+        name: "auto", "cpu", "cuda", "cuda:1" for the second GPU, or "mps".
         key: that chooses it, for errors.
 
     Raises:
@@ -24,20 +24,23 @@ def choose_device(name: str, key: str = "device") -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"{key}=cuda: torch sees no GPU here; use {key}=auto or {key}=cpu")
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError(
-            f"{key}=mps: torch finds no Metal here (it needs Apple silicon and macOS);"
-            f" use {key}=auto or {key}=cpu"
-        )
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(
             f"{key}={name}: is not a device of PyTorch; use auto, cpu, cuda or mps"
         ) from error
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError(
+            f"{key}={name}: torch finds no Metal here (it needs Apple silicon and macOS);"
+            f" use {key}=auto or {key}=cpu"
+        )
     if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError(f"{key}={name}: torch sees no GPU here; use {key}=auto or {key}=cpu")
+        if device.index is not None and device.index >= torch.cuda.device_count():
+            count = torch.cuda.device_count()
+            raise ConfigError(f"{key}={name}: torch sees {count} GPUs here; use {key}=cuda")
         _use_deterministic_algorithms()
     return device
 
