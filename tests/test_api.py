@@ -20,6 +20,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.version import VersionBase
 
 import worldmodels
+from worldmodels import extensions
 from worldmodels.agents.folder import load_config, save_config
 from worldmodels.errors import ConfigError, DataError, WorldModelsError, install
 from worldmodels.files.atomic import read_json
@@ -256,6 +257,29 @@ def test_the_learned_model_is_that_of_a_policy_or_of_its_folder() -> None:
     dreams = [worldmodels.make_dream(agent, 2) for agent in (policy, CARRACING)]
     one, other = (dream.reset(seed=4)[0] for dream in dreams)
     np.testing.assert_array_equal(one, other)
+
+
+def test_the_time_limit_is_not_guessed_where_no_group_or_several_could_tell_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "agent"
+    shutil.copytree(CARRACING, folder)
+    save_config(folder, dataclasses.replace(load_config(folder), env_id="own_game:Game-v0"))
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/striped.yaml").write_text(
+        "id: CarRacing-v3\nkwargs: {domain_randomize: true}\n"
+    )
+    alone = worldmodels.evaluate(CARRACING, 1, engine="native", max_steps=5).returns.tolist()
+    monkeypatch.setattr(extensions, "config_folders", lambda: [tmp_path])
+    for agent, said in ((folder, "no group"), (CARRACING, "carracing and striped")):
+        for call in (worldmodels.make_dream, worldmodels.evaluate):
+            with pytest.raises(ConfigError, match=f"^max_steps: .* is configured by {said} of"):
+                call(agent)
+        worldmodels.make_dream(agent, max_steps=5).close()
+    both = worldmodels.evaluate(CARRACING, 1, engine="native", max_steps=5)
+    assert both.returns.tolist() == alone
+    with pytest.raises(ConfigError, match="No module named 'own_game'"):
+        worldmodels.evaluate(folder, max_steps=5)
 
 
 def test_an_evaluation_is_that_of_the_stage(smoke: Path) -> None:

@@ -99,7 +99,8 @@ def evaluate(
 ) -> Evaluation:
     """Play episodes with a trained agent, as the stage ``evaluate`` does.
 
-    The environment is that of the agent, configured as its group of ``conf/env/`` does.
+    The environment is that of the agent, configured as its group of ``conf/env/`` does. Where no
+    group configures it, or more than one, it is as `settings` say, among them ``max_steps``.
 
     Args:
         agent: what `load_agent` takes or returns. The state of a policy is neither used nor
@@ -113,8 +114,8 @@ def evaluate(
         settings: keys ``env.*`` in place of the configured ones, as ``max_steps=100``.
 
     Raises:
-        ConfigError: an argument is out of range, the environment cannot be made, or its frames are
-            of another size or crop than in the agent's training.
+        ConfigError: an argument is out of range, the environment cannot be made, its time limit is
+            not known, or its frames are of another size or crop than in the agent's training.
         WorkerError: a worker process failed.
     """
     policy = agent if isinstance(agent, AgentPolicy) else load_agent(agent)
@@ -181,7 +182,7 @@ def make_dream(
         temperature: of the latents' distribution: higher is less certain (paper, section 4).
         decoded: observations are frames that the decoder draws, uint8 (N, H, W, 3), and not the
             controller's features, float32 (N, F).
-        max_steps: time limit; None is that of the agent's environment.
+        max_steps: time limit; None is that of the environment's group of ``conf/env/``.
         device: as `load_agent` takes it.
         member_sampling: of an agent with an ensemble, "step" or "episode", as
             ``controller.member_sampling`` takes it.
@@ -303,7 +304,11 @@ def _shards(path: Path) -> list[Listed]:
 
 
 def _env_of(config: AgentConfig, settings: dict[str, Any]) -> EnvConfig:
-    """The environment that an agent was trained for, with its own observations and actions."""
+    """The environment that an agent was trained for, with its own observations and actions.
+
+    Raises:
+        ConfigError: `settings` have no time limit, and not exactly one group configures it.
+    """
     own: dict[str, Any] = {
         "crop_rows": config.observation.crop_rows,
         "size": config.observation.size,
@@ -312,7 +317,15 @@ def _env_of(config: AgentConfig, settings: dict[str, Any]) -> EnvConfig:
     if isinstance(config.actions, DiscreteActions):
         bins = config.actions.action_bins
         own["action_bins"] = None if bins is None else list(bins)
-    return find_env(shipped.group_of(config.env_id) or config.env_id, **{**own, **settings})
+    groups = shipped.groups_of(config.env_id)
+    if len(groups) != 1 and "max_steps" not in settings:
+        raise ConfigError(
+            f"max_steps: the agent's environment {config.env_id} is configured by"
+            f" {' and '.join(groups) or 'no group'} of conf/env/; give the time limit of its"
+            " training, and to evaluate also kwargs= where it has them"
+        )
+    name = groups[0] if len(groups) == 1 else config.env_id
+    return find_env(name, **{**own, **settings})
 
 
 def _engine(name: str) -> Engine:

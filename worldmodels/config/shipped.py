@@ -40,13 +40,17 @@ def environment_of(env_id: str) -> str:
 
 
 def group_of(env_id: str) -> str | None:
-    """The configuration group ``env=`` that configures an environment, if there is one."""
+    """The first configuration group ``env=`` that configures an environment, if there is one."""
+    return next(iter(groups_of(env_id)), None)
+
+
+def groups_of(env_id: str) -> list[str]:
+    """The configuration groups ``env=`` that configure an environment."""
+    groups = {}
     for path in group_files("env"):
         group = OmegaConf.load(path)
-        chosen = OmegaConf.select(group, "env.id") or OmegaConf.select(group, "id")
-        if env_id == (chosen or EnvConfig().id):
-            return path.stem
-    return None
+        groups[path.stem] = OmegaConf.select(group, "env.id") or OmegaConf.select(group, "id")
+    return [name for name, chosen in groups.items() if env_id == (chosen or EnvConfig().id)]
 
 
 def find_agent(name: str) -> Path | None:
