@@ -6,8 +6,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from command import composed, environment, error_line, started_anew
 
 from worldmodels import extras, trackers
@@ -15,7 +17,9 @@ from worldmodels.agents.model_files import load_encoder, save_encoder
 from worldmodels.agents.registry import build_encoder
 from worldmodels.config.execution import LoggerConfig
 from worldmodels.errors import ConfigError
+from worldmodels.runs.artifacts import Run
 from worldmodels.runs.tracking import MetricsLog, read_metrics
+from worldmodels.stages.context import Context
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "extension"
 TRACKER = """
@@ -181,6 +185,124 @@ def test_an_entry_point_may_name_a_class_by_a_module_that_imports_it(
     # Of a class that no entry point names, no file could be read: it is not trained.
     with pytest.raises(ConfigError, match=r"^vae\.encoder=made: Unnamed: is not registered; give"):
         build_encoder(composed("preset=smoke", "vae.encoder=made").vae, 64)
+
+
+STORED = """
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from worldmodels.models.gru import GRUDynamics
+from worldmodels.models.vae import ConvVAE
+
+
+class Norm(ConvVAE):
+    def __init__(self, latent_size: int, frame_size: int, folded: bool = False, **kl) -> None:
+        super().__init__(latent_size, frame_size, folded, **kl)
+        self.norm = nn.BatchNorm2d(3)
+
+    def encode(self, images):
+        return super().encode(self.norm(images))
+
+
+class Vague(ConvVAE):
+    def __init__(self, **sizes) -> None:
+        super().__init__(**sizes)
+
+
+class Half(ConvVAE):
+    def __init__(self, latent_size: int, frame_size: int, folded: bool = False, **kl) -> None:
+        super().__init__(latent_size, frame_size, folded, **kl)
+        self.register_buffer("middle", torch.full((1,), 0.5), persistent=False)
+
+
+class Masked(ConvVAE):
+    def __init__(self, latent_size: int, frame_size: int, folded: bool = False, **kl) -> None:
+        super().__init__(latent_size, frame_size, folded, **kl)
+        self.register_buffer("mask", torch.ones(2, 2).bool())
+
+
+@dataclass
+class ListOptions:
+    widths: list[int] = field(default_factory=lambda: [16, 16])
+
+
+class Lists(ConvVAE):
+    Options = ListOptions
+
+    def __init__(self, latent_size: int, frame_size: int, widths: list[int]) -> None:
+        super().__init__(latent_size, frame_size)
+        self.widths = list(widths)
+
+    @property
+    def sizes(self):
+        given = {"latent_size": self.latent_size, "frame_size": self.frame_size}
+        return {**given, "widths": self.widths}
+
+
+class Forgetful(GRUDynamics):
+    @property
+    def sizes(self):
+        return {**super().sizes, "hidden_size": 7}
+
+
+@dataclass
+class DepthOptions:
+    depth: int | None = None
+
+
+class Deep(GRUDynamics):
+    Options = DepthOptions
+
+    def __init__(
+        self, latent_size: int, action_size: int, sampled: bool, depth: int | None = None
+    ) -> None:
+        super().__init__(latent_size, action_size, sampled=sampled)
+        self.depth = depth
+
+    @property
+    def sizes(self):
+        names = ("latent_size", "action_size", "sampled", "depth")
+        return {name: getattr(self, name) for name in names}
+"""
+
+
+def test_an_encoder_with_batch_normalisation_comes_back_from_its_file(
+    install: Install, tmp_path: Path
+) -> None:
+    install("encoders", "norm = extra_norm:Norm", files={"extra_norm.py": STORED})
+    encoder: Any = build_encoder(composed("preset=smoke", "vae.encoder=norm").vae, 64)
+    pictures = torch.rand(2, 3, 64, 64)
+    encoder.train().encode(pictures)  # statistics other than those of a new module
+    save_encoder(tmp_path / "vae.safetensors", encoder)
+    read: Any = load_encoder(tmp_path / "vae.safetensors")
+    assert torch.equal(read.norm.num_batches_tracked, torch.tensor(1))
+    assert torch.equal(read.encode(pictures).mean, encoder.eval().encode(pictures).mean)
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "said"),
+    [
+        ("encoders", "Half", "buffer middle; register it with persistent=True, or create a const"),
+        ("encoders", "Masked", "tensor mask, which is torch.bool; make it float32 or int64"),
+        ("encoders", "Vague", "folded in its sizes has no type; annotate the argument of its con"),
+        ("encoders", "Lists", "widths=[16, 16], it has to be a short text; give the option the t"),
+        ("dynamics", "Deep", "depth=None, it has to be a short text; give the option the type in"),
+        ("dynamics", "Forgetful", "from its sizes has other tensors (gru.weight_ih_l0 is not a"),
+    ],
+)
+def test_a_model_whose_file_could_not_be_read_ends_a_chain_before_its_first_stage(
+    install: Install, tmp_path: Path, group: str, name: str, said: str
+) -> None:
+    install(group, f"own = extra_{name}:{name}", files={f"extra_{name}.py": STORED})
+    key = "vae.encoder=own" if group == "encoders" else "rnn.model=own"
+    config = composed("stage=all", "preset=smoke", f"data={tmp_path}", key)
+    with pytest.raises(ConfigError) as raised:
+        Context(config, Run(tmp_path / "run")).check()
+    assert str(raised.value).startswith(f"{key}: {name}")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 GROUPS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from worldmodels.agents.model_files import shown
+from worldmodels.agents.stored_modules import shown
 from worldmodels.config.keys import Limit
 from worldmodels.config.limits import ACTIONS, LIMITS
 from worldmodels.envs.action_spec import ActionSpec, BoxActions, DiscreteActions

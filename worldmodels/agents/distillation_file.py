@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from worldmodels.agents.model_files import finite, is_tensor
+from worldmodels.agents.model_files import finite
+from worldmodels.agents.stored_modules import is_tensor
 from worldmodels.errors import ArtifactError
 from worldmodels.files import weights
 from worldmodels.models.distillation import Distillation

@@ -30,13 +30,12 @@ from torch import Tensor
 from worldmodels.agents.description import FORMAT, AgentConfig, checked
 from worldmodels.agents.model_files import (
     finite,
-    is_tensor,
     load_encoder,
     load_members,
     save_dynamics,
     save_encoder,
-    shown,
 )
+from worldmodels.agents.stored_modules import is_tensor, shown
 from worldmodels.data.latents import FirstLatents
 from worldmodels.errors import ArtifactError
 from worldmodels.files import untrusted, weights

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from worldmodels.agents import registry
+from worldmodels.agents.stored_modules import (
+    TEXT,
+    empty,
+    is_tensor,
+    shown,
+    size_types,
+    wrong_size,
+    wrong_tensor,
+)
 from worldmodels.config.keys import Limit
 from worldmodels.config.limits import LIMITS
 from worldmodels.data.latents import FirstLatents
@@ -23,14 +32,10 @@ from worldmodels.files import weights
 from worldmodels.files.untrusted import printable
 from worldmodels.models.dynamics import DynamicsModel
 from worldmodels.models.encoder import Encoder
-from worldmodels.models.module import Module
 
-INTEGERS, NUMBERS = Limit(0, 65_536), Limit(-1e9, 1e9)
-"""What a size in a file may be; others are true, false or short texts."""
 _STARTS = Limit(1, 2**18)
 """First latents, one for each episode that the dynamics model learned from."""
 _MEMBERS = LIMITS["rnn.members"]
-_TEXT = 100
 
 
 def save_encoder(path: Path, encoder: Encoder) -> None:
@@ -110,23 +115,11 @@ def _smallest(rows: Tensor) -> Tensor:
     return small if torch.equal(small.float(), rows) else rows
 
 
-def is_tensor(value: Any, shape: tuple[int, ...], *dtypes: torch.dtype) -> bool:
-    """Whether `value` is a tensor of that shape and one of those types."""
-    return isinstance(value, Tensor) and tuple(value.shape) == shape and value.dtype in dtypes
-
-
 def finite(path: Path, name: str, tensor: Tensor) -> Tensor:
     """`tensor`; raises `ArtifactError` if some of its numbers are not finite."""
     if not torch.isfinite(tensor).all():
         raise ArtifactError(f"{path}: {name} has numbers that are not finite: copy it again")
     return tensor
-
-
-def shown(value: Any) -> str:
-    """A value from a file, short and printable."""
-    if isinstance(value, int) and abs(value) > 10**20:
-        return "far too large"
-    return printable(repr(value), 60)
 
 
 def _described(module: Encoder | DynamicsModel) -> dict[str, Any]:
@@ -150,7 +143,7 @@ def _outlined(path: Path, outline: Mapping[str, Any], find: Any) -> Any:
     if not isinstance(name, str):
         raise ArtifactError(f"{path}: class is {shown(name)}: it has to be a name")
     try:
-        kind = find(printable(name, _TEXT))
+        kind = find(printable(name, TEXT))
     except ConfigError as error:
         raise ArtifactError(f"{path}: {error}") from error
     if described["format"] != kind.FORMAT:
@@ -160,8 +153,7 @@ def _outlined(path: Path, outline: Mapping[str, Any], find: Any) -> Any:
         )
     _check_sizes(path, kind, sizes)
     try:
-        with torch.device("meta"):
-            module = kind(**sizes)
+        module = empty(kind, sizes)
     except Exception as error:  # a class of another package may raise any
         reason = printable(" ".join(str(error).split()), 200)
         raise ArtifactError(
@@ -171,46 +163,19 @@ def _outlined(path: Path, outline: Mapping[str, Any], find: Any) -> Any:
     return module
 
 
-def _check_sizes(path: Path, kind: type[Module], sizes: Any) -> None:
-    types = get_type_hints(kind.Options) | get_type_hints(kind.__init__)
+def _check_sizes(path: Path, kind: type[Encoder | DynamicsModel], sizes: Any) -> None:
+    types = size_types(kind)
     if not isinstance(sizes, dict) or not sizes.keys() <= types.keys():
         raise ArtifactError(f"{path} does not hold sizes of {kind.__name__}: copy it again")
-    for name, value in sizes.items():
-        wanted = _wanted(types[name])
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if wanted == "true or false":
-            fits = isinstance(value, bool)
-        elif isinstance(wanted, Limit):
-            whole = types[name] is not int or isinstance(value, int)
-            fits = number and whole and value in wanted
-        else:
-            fits = isinstance(value, str) and len(value) <= _TEXT
-        if not fits:
-            raise ArtifactError(f"{path}: {name} is {shown(value)}: it has to be {wanted}")
-
-
-def _wanted(kind: Any) -> Limit | str:
-    """What a size may be, by the type that the class's constructor gives it."""
-    if kind is bool:
-        return "true or false"
-    if kind is int:
-        return INTEGERS
-    return NUMBERS if kind is float else "a short text"
+    wrong = wrong_size(types, sizes)
+    if wrong is not None:
+        name, wanted = wrong
+        raise ArtifactError(f"{path}: {name} is {shown(sizes[name])}: it has to be {wanted}")
 
 
 def _check_module(path: Path, name: str, expected: Mapping[str, Tensor], found: Any) -> None:
     """Raise `ArtifactError` unless `found` has the tensors `expected`, by name, shape and type."""
-    wrong = None
-    if not isinstance(found, dict):
-        wrong = "it has no weights"
-    elif found.keys() != expected.keys():
-        key = min(found.keys() ^ expected.keys(), key=str)
-        wrong = f"{printable(str(key), 60)} is {'missing' if key in expected else 'too much'}"
-    else:
-        for key, tensor in expected.items():
-            if not is_tensor(found[key], tuple(tensor.shape), torch.float32, torch.bfloat16):
-                wrong = f"{key} is not a tensor of {tuple(tensor.shape)} in float32 or bfloat16"
-                break
+    wrong = wrong_tensor(expected, found)
     if wrong is not None:
         raise ArtifactError(f"{path} does not hold a {name} of its sizes: {wrong}: copy it again")
 
@@ -229,8 +194,7 @@ def _outlined_members(
         )
     for state in found:
         _check_module(path, name, first.state_dict(), state)
-    with torch.device("meta"):
-        return [kind(**first.sizes) for _ in found]
+    return [empty(kind, first.sizes) for _ in found]
 
 
 def _check_parts(

@@ -19,6 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from worldmodels import extensions, extras
+from worldmodels.agents.stored_modules import check_storable
 from worldmodels.config.choices import LatentChoice
 from worldmodels.config.sections import RNNConfig, VAEConfig
 from worldmodels.config.usage import written
@@ -116,8 +117,8 @@ def build_encoder(config: VAEConfig, frame_size: int, like: Encoder | None = Non
 
     Raises:
         ConfigError: the class or an option is unknown, a key is of another class, or it does not
-            take such frames; or an encoder of no registered class was built, whose file could not
-            be read.
+            take such frames; or its file could not be read, as of a class that is not registered or
+            of a size that no file holds (`worldmodels.agents.stored_modules`).
     """
     with _of_key(f"vae.encoder={config.encoder}"):
         kind = find_encoder(config.encoder)
@@ -129,6 +130,7 @@ def build_encoder(config: VAEConfig, frame_size: int, like: Encoder | None = Non
         built = kind(**(sizes | options))
     with _of_key(f"vae.encoder={config.encoder}"):
         name_of(built)
+        check_storable(built)
     return built
 
 
@@ -145,8 +147,8 @@ def build_dynamics(
 
     Raises:
         ConfigError: the class or an option is unknown, a key is of another class, or the class does
-            not take a value; or a model of no registered class was built, whose file could not be
-            read.
+            not take a value; or its file could not be read, as of a class that is not registered or
+            of a size that no file holds (`worldmodels.agents.stored_modules`).
     """
     with _of_key(f"rnn.model={config.model}"):
         kind = find_dynamics(config.model)
@@ -158,6 +160,7 @@ def build_dynamics(
         built = kind(**(sizes | options))
     with _of_key(f"rnn.model={config.model}"):
         name_of(built)
+        check_storable(built)
     return built
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodels.agents.model_files import finite, is_tensor
+from worldmodels.agents.model_files import finite
+from worldmodels.agents.stored_modules import is_tensor
 from worldmodels.config.keys import Limit
 from worldmodels.data.starts import HISTORY, Starts
 from worldmodels.errors import ArtifactError
