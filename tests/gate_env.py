@@ -50,11 +50,17 @@ class Gate(gymnasium.Env[Frame, NDArray[np.float32]]):
 
 
 class Boundless(Gate):
-    """A gate whose rewards are not finite."""
+    """A gate whose rewards are `reward` from the step `since` on."""
+
+    def __init__(self, folder: str, reward: float = float("nan"), since: int = 1) -> None:
+        super().__init__(folder)
+        self._reward, self._since = reward, since
 
     def step(self, action: NDArray[np.float32]) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
-        frame, _, terminated, truncated, info = super().step(action)
-        return frame, float("nan"), terminated, truncated, info
+        frame, reward, terminated, truncated, info = super().step(action)
+        if self._steps >= self._since:
+            reward = self._reward
+        return frame, reward, terminated, truncated, info
 
 
 gymnasium.register("Gate-v0", "gate_env:Gate")

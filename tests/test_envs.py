@@ -1,6 +1,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -296,6 +297,29 @@ def test_seeds_as_gymnasium_defines_them(countdown_envs: GymnasiumVectorEnv) -> 
     assert countdown_envs.step(zeros)[2].tolist() == [False, True, False]
     countdown_envs.reset()
     assert not countdown_envs.step(zeros)[2].any(), "unpredictable seeds are large"
+
+
+@pytest.mark.parametrize(
+    ("reward", "processes"), [("nan", 1), ("nan", 2), ("-inf", 1), ("1e+39", 1)]
+)
+def test_a_reward_that_no_file_can_hold_names_its_environment(
+    reward: str, processes: int, tmp_path: Path
+) -> None:
+    (tmp_path / "open").touch()
+    kwargs = {"folder": str(tmp_path), "reward": float(reward), "since": 5}
+    spec = EnvSpec(id="gate_env:Boundless-v0", kwargs=kwargs, crop_rows=None)
+    with closing(make_vector_env(spec, 2, processes)) as env:
+        env.reset(seed=[1, 2])  # type: ignore[arg-type]  # Gymnasium's hint has no list
+        zeros = np.zeros((2, 3), np.float32)
+        env.step(zeros)
+        later = {"reset_mask": np.array([True, False])}
+        env.reset(seed=[1, 2], options=later)  # type: ignore[arg-type]
+        for _ in range(3):
+            assert np.isfinite(env.step(zeros)[1]).all()
+        with pytest.raises(ConfigError) as raised:
+            env.step(zeros)
+    said = f"the reward of environment 1 is {reward}; correct the environment"
+    assert str(raised.value) == f"env.id=gate_env:Boundless-v0: {said}"
 
 
 @pytest.mark.parametrize(

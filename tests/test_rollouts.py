@@ -78,3 +78,15 @@ def test_actions_of_noise_are_those_of_a_controller_whose_outputs_are_noise(
     assert "give rollouts.action_noise above 0" in said
     with pytest.raises(ConfigError, match="its actions would be constant"):
         check(composed("preset=smoke", "rollouts.policy=action_noise"))
+
+
+def test_a_reward_that_is_not_finite_ends_the_stage_with_the_environments_name(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "open").touch()
+    game = ("env.name=gate", "env.id=gate_env:Boundless-v0", "env.crop_rows=null")
+    options = (f"env.kwargs.folder={tmp_path}", "env.kwargs.since=5", "env.squash=null")
+    done = run(tmp_path, *WORDS, *game, *options, "rollouts.policy=uniform", ALONE)
+    said = "error: env.id=gate_env:Boundless-v0: the reward of environment 0 is nan; correct the"
+    assert error_line(done).startswith(said)
+    assert not list(tmp_path.rglob("shard-*"))

@@ -20,6 +20,7 @@ from worldmodels.envs.gymnasium_engine import GymnasiumVectorEnv
 from worldmodels.envs.mirror import Panel
 from worldmodels.envs.observation import PixelObservation
 from worldmodels.envs.repeat import RepeatedActions
+from worldmodels.envs.rewards import FiniteRewards
 from worldmodels.envs.television import NoisyTelevision
 from worldmodels.errors import ConfigError, install
 
@@ -166,7 +167,11 @@ def prepare(spec: EnvSpec, device: str = "cpu") -> None:
 
 
 def make_vector_env(
-    spec: EnvSpec, num_envs: int, processes: int = 1, device: str = "cpu"
+    spec: EnvSpec,
+    num_envs: int,
+    processes: int = 1,
+    device: str = "cpu",
+    finite_rewards: bool = True,
 ) -> VectorEnv[Any, Any, Any]:
     """Open N copies of an environment that run in lockstep, without autoreset.
 
@@ -193,10 +198,11 @@ def make_vector_env(
             process; more are threads, or Gymnasium's processes (one for each environment).
         device: where the frames are wanted. On a GPU the native engine simulates there (see
             `simulation_device`) and returns torch tensors; else the frames are on the host.
+        finite_rewards: whether a reward that is not finite is an error; else it is returned.
 
     Raises:
         ConfigError: the environment cannot be made, has no image observations, or has actions of a
-            kind that is not supported.
+            kind that is not supported; in `step`, a reward is not finite.
     """
     for name, number in (("num_envs", num_envs), ("processes", processes)):
         if number < 1:
@@ -209,11 +215,9 @@ def make_vector_env(
         if _draws_frames(spec):
             return _watched(spec, wrap_actions(spec.id, _repeating(spec, env), spec.action_bins))
     else:
-        engine = EnvPoolVectorEnv if chosen == "envpool" else GymnasiumVectorEnv
-        steps, kwargs = _simulated_steps(spec), spec.kwargs
-        if _skips_by_itself(spec):
-            steps, kwargs = spec.max_steps, {**kwargs, "frame_skip": spec.frame_skip}
-        env = engine(spec.id, num_envs, processes, steps, kwargs)
+        env = _foreign_vector_env(spec, chosen, num_envs, processes)
+        if finite_rewards:
+            env = FiniteRewards(env, spec.id)
     env = _repeating(spec, env)
     try:
         framed = PixelObservation(env, size=spec.size, crop_rows=spec.crop_rows)
@@ -273,6 +277,16 @@ def simulation_device(spec: EnvSpec, device: str) -> str:
 @functools.cache
 def _warn_once(line: str) -> None:
     log.warning(line)
+
+
+def _foreign_vector_env(
+    spec: EnvSpec, engine: str, num_envs: int, processes: int
+) -> VectorEnv[Any, Any, Any]:
+    kind = EnvPoolVectorEnv if engine == "envpool" else GymnasiumVectorEnv
+    steps, kwargs = _simulated_steps(spec), spec.kwargs
+    if _skips_by_itself(spec):
+        steps, kwargs = spec.max_steps, {**kwargs, "frame_skip": spec.frame_skip}
+    return kind(spec.id, num_envs, processes, steps, kwargs)
 
 
 def _native_vector_env(

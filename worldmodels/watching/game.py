@@ -79,7 +79,8 @@ class Game:
     """
 
     def __init__(self, spec: RealWorldSpec, agent: Agent | None) -> None:
-        self._env = make_vector_env(spec.env, 1, device=spec.device)
+        # Rewards that are not finite are shown; the episode is then not recorded.
+        self._env = make_vector_env(spec.env, 1, device=spec.device, finite_rewards=False)
         try:
             self.actions: ActionSpec = actions_of(self._env)
             """The environment's own actions; their bounds are those of the controller's."""
