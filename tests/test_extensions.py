@@ -59,12 +59,15 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def install(site: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Installs a distribution ``extra`` with entry points and files, as pip leaves them."""
+    """Installs a distribution with entry points and files, as pip leaves them."""
 
-    def installed(group: str, *entries: str, files: Mapping[str, str]) -> None:
-        metadata = site / "extra-1.0.dist-info"
+    def installed(
+        group: str, *entries: str, files: Mapping[str, str], package: str = "extra"
+    ) -> None:
+        metadata = site / f"{package}-1.0.dist-info"
         metadata.mkdir(parents=True)
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n")
+        named = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+        (metadata / "METADATA").write_text(named)
         lines = "\n".join(entries)
         (metadata / "entry_points.txt").write_text(f"[worldmodels.{group}]\n{lines}\n")
         for name, content in files.items():
@@ -185,6 +188,33 @@ def test_an_entry_point_may_name_a_class_by_a_module_that_imports_it(
     # Of a class that no entry point names, no file could be read: it is not trained.
     with pytest.raises(ConfigError, match=r"^vae\.encoder=made: Unnamed: is not registered; give"):
         build_encoder(composed("preset=smoke", "vae.encoder=made").vae, 64)
+
+
+@pytest.mark.parametrize(
+    ("group", "word", "what"),
+    [
+        ("encoders", "vae.encoder=resnet", "encoder resnet"),
+        ("dynamics", "rnn.model=gru", "dynamics model gru"),
+        ("trackers", "logger.name=tensorboard", "tracker tensorboard"),
+        ("trackers", "logger.name=csv", "tracker csv"),
+    ],
+)
+def test_a_package_cannot_add_a_class_of_a_built_in_name(
+    install: Install, tmp_path: Path, group: str, word: str, what: str
+) -> None:
+    install(group, f"{word.partition('=')[2]} = extra_unused:Lines", files={})
+    config = composed("stage=all", "preset=smoke", f"data={tmp_path}", word)
+    said = f"{word}: {what} is built in, and the package extra adds another; rename its entry"
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        extras.check(config)
+        Context(config, Run(tmp_path / "run")).check()
+
+
+def test_two_packages_cannot_add_a_class_of_the_same_name(install: Install) -> None:
+    install("encoders", "tiny = extra_one:Tiny", files={})
+    install("encoders", "tiny = extra_two:Tiny", files={}, package="other")
+    with pytest.raises(ConfigError, match="encoder tiny: the packages extra and other each add"):
+        build_encoder(composed("preset=smoke", "vae.encoder=tiny").vae, 64)
 
 
 STORED = """

@@ -12,7 +12,7 @@ configuration chooses is imported; folders of configuration groups are added wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -44,7 +44,8 @@ def find(group: str, what: str, name: str, known: Iterable[str]) -> Any:
     """
     added = {entry.name: entry for entry in entry_points(group=group)}
     if name not in added:
-        raise ConfigError(f"unknown {what} {name!r}; choose one of {', '.join([*known, *added])}")
+        choices = ", ".join(dict.fromkeys([*known, *added]))
+        raise ConfigError(f"unknown {what} {name!r}; choose one of {choices}")
     try:
         return added[name].load()
     except Exception as error:  # whatever the module of another package raises
@@ -52,6 +53,28 @@ def find(group: str, what: str, name: str, known: Iterable[str]) -> Any:
             f"{what} {name}: {added[name].value} cannot be imported ({reason(error)}); reinstall"
             " the package that adds it"
         ) from error
+
+
+def check_name(group: str, what: str, name: str, included: Container[str]) -> None:
+    """Raise `ConfigError` for a name that several objects have: which one is meant is not said.
+
+    Args:
+        group: of entry points.
+        what: the objects of that group are called, in error messages.
+        name: that a configuration or a file chooses.
+        included: names of the objects of this package.
+    """
+    packages = sorted(_package(entry) for entry in entry_points(group=group, name=name))
+    if name in included and packages:
+        raise ConfigError(
+            f"{what} {name} is built in, and the package {packages[0]} adds another; rename its"
+            " entry point, or uninstall it"
+        )
+    if len(packages) > 1:
+        raise ConfigError(
+            f"{what} {name}: the packages {' and '.join(packages)} each add one; rename an entry"
+            " point, or uninstall one of them"
+        )
 
 
 def options(kind: Any, keys: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,11 +131,15 @@ def _folder(entry: EntryPoint) -> Path:
         folder = Path(place, *rest)
         if folder.is_dir():
             return folder
-    distribution = entry.dist.name if entry.dist is not None else package
     raise ConfigError(
-        f"{CONF_GROUP}: the package {distribution} names {entry.value}, and there is no such"
+        f"{CONF_GROUP}: the package {_package(entry)} names {entry.value}, and there is no such"
         " folder; reinstall it, or uninstall it"
     )
+
+
+def _package(entry: EntryPoint) -> str:
+    """The name of the distribution that has an entry point."""
+    return entry.dist.name if entry.dist is not None else entry.value.partition(".")[0]
 
 
 class _ConfigFolders(SearchPathPlugin):

@@ -57,9 +57,10 @@ def find_encoder(name: str) -> type[Encoder]:
     """The encoder class of that name.
 
     Raises:
-        ConfigError: there is none, the package that adds it cannot be imported, or a module that it
-            is built from is not installed or cannot be imported.
+        ConfigError: there is none or more than one, the package that adds it cannot be imported, or
+            a module that it is built from is not installed or cannot be imported.
     """
+    extensions.check_name(_ENCODERS, "encoder", name, ENCODERS)
     if name in _MODULES:
         extras.require_import(f"encoder {name}", _MODULES[name])
     if name in ENCODERS:
@@ -72,8 +73,9 @@ def find_dynamics(name: str) -> type[DynamicsModel]:
     """The dynamics model class of that name.
 
     Raises:
-        ConfigError: there is none, or the package that adds it cannot be imported.
+        ConfigError: there is none or more than one, or the package that adds it cannot be imported.
     """
+    extensions.check_name(_DYNAMICS, "dynamics model", name, DYNAMICS)
     if name in DYNAMICS:
         return DYNAMICS[name]
     found: type[DynamicsModel] = extensions.find(_DYNAMICS, "dynamics model", name, DYNAMICS)

@@ -26,6 +26,8 @@ ENV_STEPS = "progress/env_steps"
 """Steps of the world of a search so far, without those of evaluations; for trackers only."""
 HOURS = "progress/hours"
 """Hours of work of the stage so far; for trackers only."""
+_GROUP = "worldmodels.trackers"
+"""Of entry points."""
 FRAMES_PER_SECOND = 10
 """Of the videos that a `PictureTracker` receives."""
 
@@ -125,6 +127,12 @@ def start(
 
 def _find(logger: LoggerConfig) -> tuple[Any, dict[str, Any]] | None:
     """The class of the chosen tracker and its options."""
+    included = [module.name for module in iter_modules(__path__)]
+    known = [NONE, *included]
+    try:
+        extensions.check_name(_GROUP, "tracker", logger.name, known)
+    except ConfigError as error:
+        raise ConfigError(f"logger.name={logger.name}: {error}") from error
     if logger.name == NONE:
         for key in logger.options:
             raise ConfigError(
@@ -132,13 +140,11 @@ def _find(logger: LoggerConfig) -> tuple[Any, dict[str, Any]] | None:
                 " out"
             )
         return None
-    included = [module.name for module in iter_modules(__path__)]
     try:
         if logger.name in included:
             kind = import_module(f"{__name__}.{logger.name}").TRACKER
         else:
-            known = [NONE, *included]
-            kind = extensions.find("worldmodels.trackers", "tracker", logger.name, known)
+            kind = extensions.find(_GROUP, "tracker", logger.name, known)
     except ConfigError as error:
         raise ConfigError(f"logger.name={logger.name}: {error}") from error
     keys = {key: plain(value) for key, value in vars(logger).items()}
