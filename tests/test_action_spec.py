@@ -1,6 +1,8 @@
 """How an agent's numbers become actions."""
 
+import warnings
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,6 +55,21 @@ def test_an_unusual_box_is_acted_in_from_minus_one_to_one() -> None:
         own = actions_of(env)
         np.testing.assert_array_equal(own.from_vectors(vectors), done)
         np.testing.assert_allclose(own.from_vectors(9 * vectors), [[2, 0]])  # within the bounds
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_no_warning_tells_of_a_box_that_is_rescaled(dtype: type[np.floating[Any]]) -> None:
+    box = Box(np.array([-2, 0.1], dtype), np.array([2, 0.3], dtype), dtype=dtype)
+    spec = EnvSpec(id=COUNTDOWN, crop_rows=8, kwargs={"actions": box})
+    vectors = np.array([[0.5, -0.5]], np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with closing(make_vector_env(spec, num_envs=1)) as env:
+            env.reset(seed=[9])  # type: ignore[arg-type]
+            done = env.step(vectors)[4]["done"]
+            own = actions_of(env).from_vectors(vectors)
+    np.testing.assert_allclose(done, [[1, 0.15]], rtol=1e-2)
+    np.testing.assert_allclose(own, done, rtol=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ takes and episodes record:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -81,11 +82,17 @@ class BoxActions:
     def from_vectors(self, vectors: Actions) -> NDArray[np.float32]:
         """The environment's actions (N, A), within the bounds, of a controller's vectors (N, A)."""
         if self.rescaled:
-            one = np.ones(len(self.low))
-            box = Box(np.array(self.low, np.float32), np.array(self.high, np.float32))
-            _, _, to_bounds = rescale_box(box, -one, one)  # as RescaleAction does
-            vectors = to_bounds(vectors)
+            vectors = _to_bounds(self.low, self.high)(vectors)
         return np.clip(vectors, self.low, self.high).astype(np.float32)
+
+
+@functools.lru_cache
+def _to_bounds(
+    low: tuple[float, ...], high: tuple[float, ...]
+) -> Callable[[Actions], NDArray[np.float32]]:
+    """From vectors in [-1, 1] to actions within the bounds, as `RescaleAction` does."""
+    one = np.ones(len(low), np.float32)
+    return rescale_box(Box(np.array(low, np.float32), np.array(high, np.float32)), -one, one)[2]
 
 
 @dataclass(frozen=True)
@@ -170,7 +177,11 @@ def wrap_actions(
             f"env.id={env_id}: actions are {space}: supported are bounded vectors of floats (Box)"
             " and Discrete"
         )
-    return RescaleAction(env, -1.0, 1.0) if _box(space).rescaled else env
+    if not _box(space).rescaled:
+        return env
+    assert space.dtype is not None
+    one = space.dtype.type(1)  # of another type, Gymnasium warns of its precision
+    return RescaleAction(env, -one, one)
 
 
 def _box(space: Space[Any]) -> BoxActions:
