@@ -109,6 +109,34 @@ def test_an_agent_with_a_frame_skip_repeats_its_actions_in_an_environment_withou
     assert judged.returns.tolist() == [pytest.approx(driven, abs=1e-4)]
 
 
+@pytest.mark.parametrize("agent", [CARRACING, DREAMT])
+def test_another_policy_acts_on_the_features_of_the_learned_model(agent: Path) -> None:
+    """Here the agent's own weights by NumPy, so that the actions are those of the agent."""
+    policy, other = (worldmodels.load_agent(agent) for _ in range(2))
+    spec, calls = policy.config.controller, []
+    assert (spec.hidden_units, spec.bias) == (0, True)
+    squash = {
+        "tanh": np.tanh,
+        "half_tanh": lambda x: (np.tanh(x) + 1) / 2,
+        "clipped_tanh": lambda x: np.maximum(np.tanh(x), 0),
+    }
+
+    def choose(features: np.ndarray) -> np.ndarray:
+        calls.append((features.shape, features.dtype))
+        weights = other.parameters.reshape(-1, 3)  # the last row is of the biases
+        outputs = features @ weights[:-1] + weights[-1]
+        columns = [squash[name](outputs[:, i]) for i, name in enumerate(spec.squash)]
+        return np.stack(columns, axis=1)
+
+    for frames in pictures(9, 2, 96, 96, 3):
+        np.testing.assert_allclose(other.act(frames, choose), policy.act(frames), atol=1e-4)
+    with closing(worldmodels.make_dream(agent, num_envs=2, max_steps=9)) as dream:
+        expected = (dream.observation_space.shape, dream.observation_space.dtype)
+    assert calls == [expected] * len(range(0, 9, policy.config.frame_skip))
+    with pytest.raises(WorldModelsError, match=r"actions have shape \(2, 2\), not"):
+        worldmodels.load_agent(agent).act(frames, lambda features: features[:, :2])
+
+
 @pytest.mark.system
 def test_the_policy_plays_take_cover_as_the_pipeline_does() -> None:
     pytest.importorskip("vizdoom", reason=f"ViZDoom is not installed: {install('doom')}")

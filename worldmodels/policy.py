@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from gymnasium import Space
+from gymnasium.spaces import Box
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
 from worldmodels.agents.description import AgentConfig
 from worldmodels.agents.folder import Agent
+from worldmodels.envs.vector import check_actions
 from worldmodels.errors import WorldModelsError
 from worldmodels.models.dynamics import State, replace_rows, reset_rows
 from worldmodels.system.devices import has_bfloat16
@@ -19,6 +23,9 @@ from worldmodels.worlds.clips import Clips
 from worldmodels.worlds.noise import EpisodeNoise
 from worldmodels.worlds.real import LATENT_STREAM, Perception
 from worldmodels.worlds.rollout import PopulationPolicy
+
+ActionChoice = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""From the features of N episodes, (N, F), to actions as the dynamics model takes them, (N, A)."""
 
 
 class AgentPolicy:
@@ -52,6 +59,7 @@ class AgentPolicy:
     _time: Tensor  # (N,) int64, steps of the environment since the episode began
     _clips: Clips
     _controller: PopulationPolicy
+    _vectors: Space[NDArray[np.float32]]  # of N actions as the dynamics model takes them
 
     def __init__(self, agent: Agent, folder: Path, device: torch.device, seed: int) -> None:
         self.config, self.folder, self.device = agent.config, folder, device
@@ -98,7 +106,9 @@ class AgentPolicy:
 
     @torch.inference_mode()
     def act(
-        self, frames: NDArray[np.uint8] | Tensor | Sequence[NDArray[np.uint8]]
+        self,
+        frames: NDArray[np.uint8] | Tensor | Sequence[NDArray[np.uint8]],
+        choose: ActionChoice | None = None,
     ) -> NDArray[np.float32] | NDArray[np.int64] | int:
         """The next action of each episode.
 
@@ -106,6 +116,10 @@ class AgentPolicy:
             frames: uint8, (H, W, 3) of one environment or (N, H, W, 3) of N, as the environment
                 returns them; or a list of N frames. Frames that have the encoder's size already
                 are not reduced again.
+            choose: a function in place of the agent's controller, such as a policy that was trained
+                in `worldmodels.make_dream`: from features, float32 (N, F), to actions, float32
+                (N, A), both as that environment has them; for one frame N is 1. With a frame skip
+                it is called where an episode decides, with the features of all episodes.
 
         Returns:
             for one frame the environment's action: float32 (A,) within its bounds, or an int; for
@@ -113,7 +127,7 @@ class AgentPolicy:
 
         Raises:
             WorldModelsError: frames of another shape or type, or another number of them than in
-                the step before.
+                the step before; or actions of another shape, or not finite.
         """
         array = self._checked(frames)
         pictures = array[None] if array.ndim == 3 else array
@@ -126,27 +140,34 @@ class AgentPolicy:
             )
         decides = self._time % self.config.frame_skip == 0
         if decides.any():
-            self._decide(pictures, decides)
+            self._decide(pictures, decides, choose)
         self._time = self._time + 1
         actions = self.config.actions.from_vectors(self._actions.cpu().numpy())
         if array.ndim == 4:
             return actions
         return actions[0] if actions.ndim == 2 else int(actions[0])
 
-    def _decide(self, pictures: NDArray[np.uint8], rows: Tensor) -> None:
+    def _decide(
+        self, pictures: NDArray[np.uint8], rows: Tensor, choose: ActionChoice | None
+    ) -> None:
         """Compute new actions in some rows, and advance their states.
 
         Args:
             pictures: uint8 (N, H, W, 3), the frames of all rows.
             rows: (N,) bool, those that get a new action. The others, whose episodes began in other
                 steps, are computed as well and stay as they are: noise is a function of the time.
+            choose: of `act`.
         """
         spec, time = self.config.features, self._time // self.config.frame_skip
         reduced = torch.from_numpy(self.config.observation.reduce(pictures)).to(self.device)
         clips = self._clips.add(reduced, self._time == 0, rows)
         latents = self._perception.latents(clips, self._noise, time)  # (N, latent)
         features = spec.features(latents, self._actions, self._state, self._dynamics)
-        vectors = self._controller.act(features)  # (N, action)
+        if choose is None:
+            vectors = self._controller.act(features)  # (N, action)
+        else:
+            chosen = check_actions(choose(features.float().cpu().numpy()), self._vectors)
+            vectors = torch.from_numpy(chosen).to(self.device)
         if spec.state:
             advanced = self._dynamics.advance(latents, vectors, self._state)
             self._state = replace_rows(self._state, advanced, rows)
@@ -161,6 +182,10 @@ class AgentPolicy:
         self._state = self._dynamics.initial_state(rows, self.device)
         self._actions = torch.zeros(rows, self._dynamics.action_size, device=self.device)
         self._time = torch.zeros(rows, dtype=torch.int64, device=self.device)
+        bounds = self.config.actions.bounds
+        self._vectors = batch_space(
+            Box(np.array(bounds.low, np.float32), np.array(bounds.high, np.float32)), rows
+        )
         size = self._perception.feature_size
         controller = self.config.controller
         self._controller = PopulationPolicy(
