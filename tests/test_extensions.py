@@ -231,6 +231,8 @@ class Norm(ConvVAE):
     def __init__(self, latent_size: int, frame_size: int, folded: bool = False, **kl) -> None:
         super().__init__(latent_size, frame_size, folded, **kl)
         self.norm = nn.BatchNorm2d(3)
+        constant = torch.full((1,), -torch.inf, device="cpu")  # in no file
+        self.register_buffer("hidden", constant, persistent=False)
 
     def encode(self, images):
         return super().encode(self.norm(images))

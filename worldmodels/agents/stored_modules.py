@@ -56,7 +56,7 @@ def check_storable(module: Encoder | DynamicsModel) -> None:
                 ' persistent=True, or create a constant with device="cpu"'
             )
     for name, buffer in cast(nn.Module, module).named_buffers():
-        if not buffer.is_meta and not buffer.isfinite().all():
+        if name in state and not buffer.is_meta and not buffer.isfinite().all():
             raise ConfigError(
                 f"{kind.__name__}: the buffer {name} has numbers that are not finite, which no file"
                 " may have; make it of finite ones"
