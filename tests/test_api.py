@@ -115,7 +115,7 @@ def test_another_policy_acts_on_the_features_of_the_learned_model(agent: Path) -
     policy, other = (worldmodels.load_agent(agent) for _ in range(2))
     spec, calls = policy.config.controller, []
     assert (spec.hidden_units, spec.bias) == (0, True)
-    squash = {
+    squash: dict[str, Any] = {
         "tanh": np.tanh,
         "half_tanh": lambda x: (np.tanh(x) + 1) / 2,
         "clipped_tanh": lambda x: np.maximum(np.tanh(x), 0),
