@@ -66,6 +66,16 @@ def test_a_baseline_is_evaluated_reported_and_compared(smoke: Path, copy: Path) 
 
 
 @pytest.mark.system
+def test_a_baseline_with_other_actions_than_env_squash_has_is_evaluated(tmp_path: Path) -> None:
+    trained(tmp_path, PPO, DISCRETE, "baseline.total_steps=32")
+    words = ("run=it", "env.max_steps=12", "evaluate.episodes=2", "evaluate.engine=native")
+    done = run(tmp_path, "stage=evaluate", *words, DISCRETE, "evaluate.video=false", ALONE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    scores = read_json(tmp_path / "it/evaluate/scores.json")
+    assert [len(score["returns"]) for score in scores.values()] == [2, 2]
+
+
+@pytest.mark.system
 def test_a_baseline_is_trained_in_the_learned_model_and_judged_in_both(
     smoke: Path, tmp_path: Path
 ) -> None:

@@ -77,7 +77,7 @@ def _evaluate(context: Context, folder: StageFolder, player: Player) -> None:
     ]
     log = JsonLines(folder.path / "agent.jsonl")
     played = _play(context, "agent", log, made_by, player.real, jobs)
-    random_policy = RandomActions("uniform", context.runtime.controls)
+    random_policy = RandomActions("uniform", context.runtime.actions.bounds)
     parts = [tuple(episode_seeds[i : i + num_envs]) for i in range(0, len(episode_seeds), num_envs)]
     random_jobs = [PolicyEpisodes(part, spec.max_steps, random_policy) for part in parts]
     without_models = context.runtime.real(config.engine)
