@@ -1,6 +1,7 @@
 """Model-free baselines: what they observe, how they act, and their training."""
 
 import csv
+import gc
 import json
 from dataclasses import replace
 from importlib.util import find_spec
@@ -26,6 +27,7 @@ from worldmodels.runs.tracking import read_metrics
 from worldmodels.stages import baseline
 from worldmodels.stages.context import Context
 from worldmodels.stages.players import player_of
+from worldmodels.worlds.rollout import Outcome
 
 ALGORITHMS = [
     ("ppo", [PPO]),
@@ -152,6 +154,27 @@ def test_a_training_killed_at_any_moment_gives_the_policy_of_one_that_was_not(
     assert metrics[0] == metrics[1]
     assert [row[0] for row in metrics[0] if row[1] == "selection/mean"] == [32, 64]
     assert whole["summary"]["selection_mean"] == max(record["score"] for record in logs[0])
+
+
+def test_the_replay_buffer_of_a_segment_is_freed_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stable_baselines3.common.buffers import ReplayBuffer
+
+    kept = []
+
+    def evaluated(*_: Any) -> Any:
+        kept.append(sum(isinstance(one, ReplayBuffer) for one in gc.get_objects()))
+        return Outcome(np.zeros(2), np.ones(2, np.int64), np.zeros(2, bool))
+
+    monkeypatch.setattr(baseline, "_evaluate", evaluated)
+    words = ("baseline.algorithm=dqn", f"baseline.options={{{SMALL}, {BUFFER}}}", DISCRETE)
+    gc.disable()  # which runs at any moment
+    try:
+        baseline.run(Context(composed(*BRIEF, *words), Run(tmp_path / "it")))
+    finally:
+        gc.enable()
+    assert kept == [0, 0]
 
 
 def test_seed_and_precision_decide_the_policy_and_threads_do_not(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ are kept in one folder for each segment, put in place by renaming.
 
 from __future__ import annotations
 
+import gc
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -146,6 +147,8 @@ class _Loop:
                 end = min(begin + self.options.checkpoint_steps, total)
                 segment = Segment(number, begin, end, total)
                 path = self._train(segment, progress)
+                # Models of Stable-Baselines3 refer to themselves; a replay buffer has gigabytes.
+                gc.collect()
                 self._evaluate(path)
         steps, seconds = self._steps, sum(record["seconds"] for record in self.records)
         best = load_policy(self.folder / POLICY, self.spec).state_dict()
