@@ -130,7 +130,7 @@ ROWS = (
         rate_of=_PPO.name,
     ),
     _in_environment(
-        *("dqn", 800_000, 200_000, "env.kwargs={continuous: false}"),
+        *("dqn", 400_000, 200_000, "env.kwargs={continuous: false}"),
         "baseline.options={buffer_size: 100_000, exploration_final_eps: 0.02}",
     ),
     _in_environment("sac", 200_000, 50_000, "baseline.options={batch_size: 64}"),
