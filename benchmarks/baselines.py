@@ -74,7 +74,7 @@ def _in_environment(algorithm: str, steps: int, tuning: int, *words: str) -> Row
     budget = "baseline.total_steps", steps
     return Row(
         *("environment", algorithm, algorithm.upper(), "baseline"),
-        (*named, "baseline.checkpoint_steps=50_000", *TRACKS),
+        (*named, f"baseline.checkpoint_steps={min(50_000, tuning)}", *TRACKS),
         budget,
         tuning,
     )
