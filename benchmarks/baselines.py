@@ -134,7 +134,7 @@ ROWS = (
         "baseline.options={buffer_size: 100_000, exploration_final_eps: 0.02}",
     ),
     _in_environment(
-        "sac", 100_000, 25_000, "baseline.options={batch_size: 64, ent_coef: auto_0.01}"
+        "sac", 50_000, 25_000, "baseline.options={batch_size: 64, ent_coef: auto_0.01}"
     ),
     *(_in_learned_model(env, stage) for env in _AGENTS for stage in _OPTIMISERS),
 )
