@@ -109,9 +109,9 @@ def _key(run: dict[str, Any]) -> tuple[str, str, int]:
 def render() -> None:
     """Draw the curves, and write every region of every page."""
     draw_curves(*map(_result, ("laptop", "study-carracing", "takecover")))
-    runs = {label: [_result(name) for name in names] for label, names in methods.METHODS.items()}
-    drawn = methods.methods(runs, _result("baselines")["runs"])
-    for axis, svg in zip(("steps", "hours"), drawn, strict=True):
+    runs = _methods()
+    drawn = methods.figure(methods.progress(runs, _result("baselines")["runs"]), runs)
+    for axis, svg in zip(methods.AXES, drawn, strict=True):
         _write(f"methods-{axis}", svg)
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
@@ -123,6 +123,11 @@ def rendered(text: str) -> str:
         pattern = rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)"
         text = re.sub(pattern, region.replace("\\", r"\\"), text, flags=re.DOTALL)
     return text
+
+
+def _methods() -> dict[str, list[dict[str, Any]]]:
+    """Label -> results of the runs that `methods` compares."""
+    return {label: [_result(name) for name in names] for label, names in methods.METHODS.items()}
 
 
 def _result(name: str) -> Any:
@@ -161,6 +166,8 @@ def regions() -> dict[str, str]:
         second = [_result(f"{name}-second") for name in seeds.names if seeds.second]
         written[region] = over_seeds.agents(runs[region], seeds.failed, second)
     written["dream_by_round"] = rounds.by_round(runs["dream_seeds"])
+    compared_methods = methods.progress(_methods(), _result("baselines")["runs"])
+    written |= {f"methods_{axis}": methods.table(compared_methods, axis) for axis in methods.AXES}
     recorded = {name: _result(name) for names in figures.RUNS.values() for name in names}
     written["figures"] = figures.figures(recorded)
     agents = {

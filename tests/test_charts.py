@@ -64,17 +64,55 @@ def test_a_chart_has_its_numbers_as_csv() -> None:
     ]
 
 
-def test_lines_of_one_label_are_drawn_alike_and_stand_once_in_the_legend() -> None:
-    rows = [(float(x), name, x * y, 0.0) for x in (1, 2) for y, name in enumerate("abc", 1)]
-    svg = draw(Chart({"a": "PPO", "b": "PPO", "c": "SAC"}, "step", "return"), rows)
+def paths(svg: str, colour: str) -> list[np.ndarray]:
+    """The points of the lines of a colour, without markers and the example in the legend."""
+    drawn = [
+        path.attrib["d"]
+        for path in ElementTree.fromstring(svg).iter(f"{SVG}path")
+        if f"stroke: {colour}" in path.attrib.get("style", "") and "C" not in path.attrib["d"]
+    ]
+    return [np.array(re.findall(r"[-.\d]+", path), float).reshape(-1, 2) for path in drawn[:-1]]
+
+
+def test_lines_of_one_label_stand_beside_their_mean_and_once_in_the_legend() -> None:
+    seeds = {"a": {1: 3.0, 10: 5.0, 100: 4.0}, "b": {10: 1.0, 100: 3.0, 1000: 7.0}}
+    rows = [(float(x), name, y, 0.0) for name, line in seeds.items() for x, y in line.items()]
+    rows += [(x, "c", 0.0, 0.0) for x in (1.0, 1000.0)]
+    chart = Chart({"a": "PPO", "b": "PPO", "c": "SAC"}, "step", "return", log_x=True)
+    svg = draw(chart, rows)
     assert svg is not None
     assert [text for text in shown(svg) if text in ("PPO", "SAC")] == ["PPO", "SAC"]
-    lines = [path for path in re.findall(r"<path [^>]*>", svg) if "stroke-width: 1.5" in path]
-    used = [colour for path in lines for colour in COLOURS[:3] if colour in path]
-    # Three lines, and one example of each label.
-    assert sorted(used) == sorted([COLOURS[0]] * 3 + [COLOURS[1]] * 2)
+    first, second, mean = paths(svg, COLOURS[0])
+    # Steps 10 and 100 are the ones that both have.
+    assert np.allclose(mean, (first[1:] + second[:2]) / 2, atol=1e-4)
+    assert len(paths(svg, COLOURS[1])) == 1
     table = list(csv.reader(svg.csv.splitlines()))[1:]
-    assert [row[0] for row in table] == ["PPO"] * 4 + ["SAC"] * 2
+    assert table[3:8] == [
+        *(["PPO, 2", x, y] for x, y in (("10.0", "1.0"), ("100.0", "3.0"), ("1000.0", "7.0"))),
+        *(["PPO, mean", x, y] for x, y in (("10.0", "3.0"), ("100.0", "3.5"))),
+    ]
+    label = ElementTree.fromstring(svg).attrib["aria-label"]
+    assert "PPO, 1 from 3 to 4; PPO, 2 from 1 to 7; PPO, mean from 3 to 3.5; SAC from" in label
+
+
+def test_a_mean_is_at_the_positions_of_all_lines_of_its_label() -> None:
+    rows = [(x, "a", 2 * x, 0.0) for x in (0.0, 2.0, 6.0)] + [
+        (x, "b", 0.0, 0.0) for x in (1.0, 4.0)
+    ]
+    svg = draw(Chart({"a": "PPO", "b": "PPO"}, "step", "return"), rows)
+    assert svg is not None
+    first, second, mean = paths(svg, COLOURS[0])
+    assert np.allclose(mean[:, 0], [second[0, 0], first[1, 0], second[1, 0]], atol=1e-4)
+    # Values 1, 2 and 4: a quarter, a half and all of the way to that of `a` at step 2.
+    level, unit = second[0, 1], first[1, 1] - second[0, 1]
+    assert np.allclose(mean[:, 1], level + np.array([0.25, 0.5, 1.0]) * unit, atol=1e-4)
+
+
+def test_lines_of_one_label_without_a_common_range_have_no_mean() -> None:
+    rows = [(x, "a", x, 0.0) for x in (1.0, 2.0)] + [(x, "b", x, 0.0) for x in (3.0, 4.0)]
+    svg = draw(Chart({"a": "PPO", "b": "PPO"}, "step", "return"), rows)
+    assert svg is not None
+    assert [len(path) for path in paths(svg, COLOURS[0])] == [2, 2]
 
 
 def test_line_colours_have_contrast_on_white_and_on_the_dark_page() -> None:

@@ -75,15 +75,16 @@ def test_a_smoke_run_leaves_every_artifact(smoke: Path) -> None:
     assert LatentSet(smoke / "smoke/rnn/latents.h5").lengths.tolist() == [40] * 8
 
 
-def test_a_learning_curve_has_a_point_for_each_selection(
-    smoke: Path,
-) -> None:
+def test_a_learning_curve_has_a_point_for_each_selection(smoke: Path) -> None:
     folder = smoke / "smoke/controller"
     (point,) = search_curve(folder)
     records = [json.loads(line) for line in (folder / "generations.jsonl").open()]
     assert len(records) == 2
     assert point.steps == sum(record["steps"] for record in records)
-    mean = manifest(smoke, "controller")["summary"]["selection_mean"]
+    searched = sum(record["seconds"] for record in records)
+    controller = manifest(smoke, "controller")
+    assert searched < point.seconds <= controller["wall_s"], "with the evaluation"
+    mean = controller["summary"]["selection_mean"]
     assert point.score == pytest.approx(mean, abs=0.01)
 
 

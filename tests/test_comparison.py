@@ -109,7 +109,7 @@ def test_runs_that_differ_in_the_seed_are_lines_of_one_name() -> None:
     for svg, across in zip(found, (["100.0", "200.0"], ["0.01", "0.01"]), strict=True):
         assert svg is not None
         assert svg.count(">PPO</text>") == 1
-        assert "PPO from 5 to 5; PPO from 10 to 10" in svg  # a line for each
+        assert "PPO, 1 from 5 to 5; PPO, 2 from 10 to 10" in svg
         lines = list(csv.reader(svg.csv.splitlines()))[1:]
-        assert lines[:2] == [["PPO", x, y] for x, y in zip(across, ("5.0", "10.0"), strict=True)]
+        assert lines[:2] == [["PPO, 1", across[0], "5.0"], ["PPO, 2", across[1], "10.0"]]
         assert lines[2:] == [["random policy", x, "-30.0"] for x in across]

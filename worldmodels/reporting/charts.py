@@ -6,12 +6,13 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, product
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,6 +23,8 @@ from worldmodels.files.untrusted import printable
 
 MetricRow = tuple[float, str, float, float]
 """Horizontal position (mostly the step), metric, value, seconds since the start: `tracking.Row`."""
+
+_Point = tuple[float, float]
 
 INK = "#010203"
 """Replaced by ``currentColor``, which matplotlib does not support, in the finished SVG."""
@@ -56,7 +59,7 @@ class Chart:
 
     Args:
         lines: metric -> label in the legend. Metrics with one label, such as those of several
-            seeds, are drawn alike.
+            seeds, are thin lines beside their mean.
         x_label: label of the horizontal axis.
         y_label: label of the vertical axis.
         log: logarithmic vertical axis.
@@ -107,26 +110,85 @@ def draw(chart: Chart, rows: Sequence[MetricRow]) -> Drawn | None:
         height = 2.8 + 0.2 * math.ceil(len(shown) / columns)
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
-        each = zip(dict.fromkeys(chart.lines.values()), cycle(product(("-", "--", ":"), COLOURS)))
-        styles, handles = dict(each), {}
-        for name, points in curves.items():
-            label = chart.lines[name]
-            style, colour = ("--", INK) if name == chart.reference else styles[label]
-            marker = "o" if len(points) < 30 else None
-            xy = zip(*points, strict=True)
-            (handles[label],) = axes.plot(*xy, color=colour, ls=style, marker=marker, ms=3)
+        labels = dict.fromkeys(chart.lines[name] for name in chart.lines if name != chart.reference)
+        styles = dict(zip(labels, cycle(product(("-", "--", ":"), COLOURS))))
+        handles = {}
+        lines = {
+            label: _Lines([curves[name] for name in curves if chart.lines[name] == label], chart)
+            for label in shown
+        }
+        for label, several in lines.items():
+            is_reference = chart.lines.get(chart.reference or "") == label
+            style, colour = ("--", INK) if is_reference else styles[label]
+            handles[label] = several.plot(axes, color=colour, linestyle=style)
         _set_scales(axes, chart)
         finish(axes)
         _add_legend(figure, [(shown[label], line) for label, line in handles.items()], columns)
         ends = [
-            f"{shown[chart.lines[name]]} from {points[0][1]:.4g} to {points[-1][1]:.4g}"
-            for name, points in curves.items()
+            f"{name} from {points[0][1]:.4g} to {points[-1][1]:.4g}"
+            for label in shown
+            for name, points in lines[label].named(shown[label])
         ]
         table = [
-            (chart.lines[name], x, value) for name, points in curves.items() for x, value in points
+            (name, x, value)
+            for label in shown
+            for name, points in lines[label].named(label)
+            for x, value in points
         ]
         numbers = [("line", chart.x_label, chart.y_label), *table]
         return drawn(figure, title, f"{title}: {'; '.join(ends)}", numbers)
+
+
+class _Lines:
+    """The lines of one label.
+
+    Attributes:
+        each: their points.
+        mean: of several lines, at all positions of their points that each of them covers; empty
+            where they have fewer than two positions in common.
+    """
+
+    def __init__(self, each: Sequence[Sequence[_Point]], chart: Chart) -> None:
+        self.each, self.mean = each, list[_Point]()
+        low, high = max(line[0][0] for line in each), min(line[-1][0] for line in each)
+        positions = sorted({x for line in each for x, _ in line if low <= x <= high})
+        if len(each) > 1 and len(positions) > 1:
+            values = [interpolated(line, positions, chart.log_x) for line in each]
+            self.mean = list(zip(positions, np.mean(values, axis=0).tolist(), strict=True))
+
+    def named(self, label: str) -> Iterator[tuple[str, Sequence[_Point]]]:
+        """Name and points of each line and of the mean."""
+        if len(self.each) == 1:
+            yield label, self.each[0]
+            return
+        for number, points in enumerate(self.each, 1):
+            yield f"{label}, {number}", points
+        if self.mean:
+            yield f"{label}, mean", self.mean
+
+    def plot(self, axes: Axes, **style: Any) -> Line2D:
+        """Draw the lines; the result stands for them in the legend."""
+        for points in self.each:
+            marker = "o" if len(points) < 30 else None
+            look = {"linewidth": 0.5} if self.mean else {"marker": marker, "markersize": 3}
+            (line,) = axes.plot(*zip(*points, strict=True), **style, **look)
+        if self.mean:
+            (line,) = axes.plot(*zip(*self.mean, strict=True), **style, linewidth=2)
+        return line
+
+
+def interpolated(
+    line: Sequence[tuple[float, float]], positions: Sequence[float], log_x: bool
+) -> np.ndarray:
+    """The values of a line at positions between its points, linear in the position.
+
+    Args:
+        line: positions, which increase, and values.
+        positions: within those of the line.
+        log_x: linear in the logarithm of the position, which is above 0.
+    """
+    scale = np.log if log_x else np.asarray
+    return np.interp(scale(positions), scale([x for x, _ in line]), [y for _, y in line])
 
 
 def _set_scales(axes: Axes, chart: Chart) -> None:

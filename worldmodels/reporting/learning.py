@@ -20,8 +20,8 @@ class Point(NamedTuple):
     """The score of the mean of the search distribution after some generations.
 
     Args:
-        steps: environment steps of all candidates until then.
-        seconds: wall time of these steps.
+        steps: environment steps of all candidates until then, without those of evaluations.
+        seconds: wall time of the stage until then, evaluations included.
         score: mean return on the selection seeds.
     """
 

@@ -49,27 +49,31 @@ def search_curve(folder: Path) -> list[Point]:
     Raises:
         ArtifactError: a file is damaged.
     """
-    means = {
-        step: value
-        for step, name, value, _ in read_metrics(folder / "metrics.csv")
-        if name == "selection/mean"
-    }
+    means = _selection(folder)
     points = []
-    steps, seconds = 0, 0.0
+    steps = 0
     for record in JsonLines(folder / "generations.jsonl").read():
-        steps, seconds = steps + record["steps"], seconds + record["seconds"]
+        steps += record["steps"]
         if (number := record["generation"] + 1) in means:
-            points.append(Point(steps, round(seconds, 1), round(means[number], 2)))
+            points.append(Point(steps, *means[number]))
     return points
 
 
 def baseline_curve(folder: Path) -> list[Point]:
     """The points of a baseline, in the order of its segments; arguments as of `search_curve`."""
-    points, seconds = [], 0.0
-    for record in JsonLines(folder / "segments.jsonl").read():
-        seconds += record["seconds"]
-        points.append(Point(record["steps"], round(seconds, 1), round(record["score"], 2)))
-    return points
+    means = _selection(folder)
+    records = JsonLines(folder / "segments.jsonl").read()
+    ends = [record["steps"] for record in records]
+    return [Point(steps, *means[steps]) for steps in ends if steps in means]
+
+
+def _selection(folder: Path) -> dict[int, tuple[float, float]]:
+    """Step -> seconds of work until the mean on the selection seeds was known, and the mean."""
+    return {
+        step: (round(seconds, 1), round(value, 2))
+        for step, name, value, seconds in read_metrics(folder / "metrics.csv")
+        if name == "selection/mean"
+    }
 
 
 def progress_of(folders: Mapping[str, Path]) -> Progress:
