@@ -192,7 +192,7 @@ def verdict(record: dict[str, Any], env: str) -> str:
     table = tables.markdown_table(("", "paper", "better", "worse"), rows)
     return (
         f"{table.rstrip()}\n\nOf {compared} differences of predictions and scores {named} are"
-        " shown; where models do not differ, one in 20 would be.\n"
+        " shown; if no models differed, one in 20 would be expected by chance.\n"
     )
 
 

@@ -153,8 +153,8 @@ def _check_sweep(config: Config) -> None:
         population_rate(config)
     if config.bootstrap:
         raise ConfigError(
-            "stage=sweep: a run with a bootstrap run has two values of a key; give base=<run> of"
-            " the finished stages, and ~bootstrap"
+            "stage=sweep: a run with a bootstrap run has two values of a key; choose a"
+            " preset without one, such as preset=quick"
         )
     if config.trainer.grouped:
         raise ConfigError("stage=sweep: trials train in one process; give trainer.devices=1")
