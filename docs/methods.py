@@ -76,13 +76,15 @@ def table(methods: Methods, axis: str) -> str:
     """A row for each method: the mean over its seeds at each cost, on the lines of the figure of an
     axis of `AXES`.
 
-    A cell has a dash where a seed had not begun, or had ended.
+    A cell has a dash where a seed had not begun, or had ended; a method of dashes has no row.
     """
     cost, shown = AXES[axis]
     rows = []
     for label, several in methods.items():
         lines = [[(cost(point), point.score) for point in run.points] for run in several]
-        rows.append((label, *(_cell(lines, at) for at in shown)))
+        cells = [_cell(lines, at) for at in shown]
+        if set(cells) != {"–"}:
+            rows.append((label, *cells))
     return tables.markdown_table(("", *shown.values()), rows)
 
 

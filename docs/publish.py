@@ -87,7 +87,8 @@ A VAE ({encoder}), an MDN-RNN ({dynamics}) and a controller ({controller}), trai
     python -m worldmodels {command}
 
 {scores}
-Evaluated in {evaluated_in}. To evaluate it again, on these or other seeds:
+Evaluated in {evaluated_in}. To evaluate it again in the environment, on these or other
+seeds:
 
     python -m worldmodels stage=evaluate run=check{env} model=pretrained/{folder} \\
         evaluate.first_seed={first_seed}
