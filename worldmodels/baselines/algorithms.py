@@ -196,6 +196,11 @@ def build(
         raise ConfigError(f"baseline.options: {spec.algorithm} refuses them: {reason}") from error
     model.num_timesteps = segment.begin
     if isinstance(model, DQN):
+        # It updates the target network by this count of its steps in all environments.
+        model._n_calls = segment.begin // envs.num_envs
+        if segment.begin:
+            # It chooses the first actions before it asks the schedule.
+            model.exploration_rate = model.exploration_schedule(1 - segment.begin / segment.total)
         model.exploration_schedule = segment.scheduled(model.exploration_schedule)
     return model
 
@@ -258,6 +263,10 @@ def load_state(folder: Path, model: BaseAlgorithm) -> None:
             for name in _RECORDED:
                 recorded = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
                 getattr(buffer, name)[:rows] = recorded
+            # New episodes follow: no return of several steps goes on into them. A timeout changes
+            # nothing where an episode is not done and returns have one step.
+            last = (buffer.pos - 1) % buffer.buffer_size
+            buffer.timeouts[last] = np.maximum(buffer.timeouts[last], 1 - buffer.dones[last])
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ArtifactError(
