@@ -20,8 +20,9 @@ from worldmodels.baselines.actions import Actions
 from worldmodels.baselines.frames import FrameStack
 from worldmodels.baselines.policy import load_policy
 from worldmodels.baselines.vec_env import SeededVecEnv
+from worldmodels.config import limits
 from worldmodels.envs.action_spec import BoxActions, DiscreteActions
-from worldmodels.errors import ArtifactError, ConfigError
+from worldmodels.errors import ArtifactError, ConfigError, TrainingError
 from worldmodels.runs.artifacts import Run
 from worldmodels.runs.tracking import read_metrics
 from worldmodels.stages import baseline
@@ -241,7 +242,11 @@ def test_learning_rates_fall_over_the_whole_training(tmp_path: Path) -> None:
         (["baseline.algorithm=dqn"], "dqn: CarRacing-v3 has continuous actions; choose ppo or sac"),
         (["baseline.algorithm=sac", DISCRETE], "sac: CarRacing-v3 has discrete actions; choose"),
         (["baseline.options={n_step: 3}"], "baseline.options.n_step: ppo of Stable-Baselines3"),
-        (["baseline.options={batch_size: 0}"], "baseline.options: ppo refuses them: "),
+        (["baseline.options={batch_size: 1}"], "baseline.options: ppo refuses them: "),
+        (
+            ["baseline.options={policy_kwargs: {net_arch: [-1]}}"],
+            "baseline.options.policy_kwargs={'net_arch': [-1]}: ppo builds no such network: ",
+        ),
         (["baseline.options={verbose: 2}"], "baseline.options.verbose: ppo of Stable"),
         (["baseline.options={use_sde: true}"], "baseline.options.use_sde: ppo of Stable"),
         (["baseline.total_steps=0"], "baseline.total_steps=0: choose"),
@@ -255,6 +260,57 @@ def test_what_a_baseline_cannot_use_is_said_in_a_line(
         pytest.importorskip("envpool", reason="EnvPool is not installed")
     assert said in error_line(run(tmp_path, *BRIEF, *words))
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("options={policy_kwargs: 3}", r"policy_kwargs=3: give a mapping, as in \{policy_kwargs"),
+        ("options={policy_kwargs: null}", "policy_kwargs=None: give a mapping"),
+        ("options={train_freq: 0}", "train_freq=0: choose a whole number, 1 to 1000000"),
+        ("options={n_epochs: 0}", "n_epochs=0: choose a whole number, 1 to"),
+        ("options={gradient_steps: 1.5}", "gradient_steps=1.5: choose a whole number, -1 to"),
+        ("options={stats_window_size: -1}", "stats_window_size=-1: choose a whole number"),
+        ("options={n_steps: true}", "n_steps=True: choose a whole number"),
+        ("options={ent_coef: auto}", "ent_coef=auto: choose a number, -1000000 to 1000000"),
+        ("options={target_kl: high}", "target_kl=high: choose a number, more than 0, .*, or null"),
+        ("options={gamma: null}", "gamma=None: choose a number, 0 to 1$"),
+        ("options={clip_range: nan}", "clip_range=nan: choose a number"),
+        ("final_learning_rate=1e-5", "=1e-05: needs baseline.learning_rate, from which it"),
+    ],
+)
+def test_values_that_would_end_a_training_are_refused_before_it(word: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        limits.check(composed("stage=baseline", f"baseline.{word}"))
+    assert str(raised.value).startswith(f"baseline.{word.partition('=')[0]}")
+
+
+def test_values_that_an_algorithm_takes_are_not_refused() -> None:
+    for algorithm, options in (
+        ("ppo", "target_kl: null, clip_range_vf: null, ent_coef: -0.01, max_grad_norm: 1"),
+        ("dqn", "gradient_steps: -1, learning_starts: 0, exploration_fraction: 0, tau: 1"),
+        ("sac", "ent_coef: auto_0.1, policy_kwargs: {}, buffer_size: 10_000_000"),
+    ):
+        words = (f"baseline.algorithm={algorithm}", f"baseline.options={{{options}}}")
+        limits.check(composed("stage=baseline", *words))
+
+
+@pytest.mark.parametrize("cause", ["environment", "learning rate"])
+def test_an_error_of_the_environment_is_told_from_networks_that_diverge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    def step(_: Any) -> Any:
+        raise ValueError("of the environment")
+
+    words = (*BRIEF, PPO, "env.engine=gymnasium")
+    if cause == "environment":
+        monkeypatch.setattr(SeededVecEnv, "step_wait", step)
+        with pytest.raises(ValueError, match="of the environment"):
+            baseline.run(Context(composed(*words), Run(tmp_path / "it")))
+    else:
+        with pytest.raises(TrainingError, match=r"choose a lower baseline\.learning_rate"):
+            rate = "baseline.learning_rate=1e6"
+            baseline.run(Context(composed(*words, rate), Run(tmp_path / "it")))
 
 
 def test_a_damaged_state_is_named_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -130,6 +130,20 @@ def check_options(algorithm: str, options: Mapping[str, Any]) -> None:
             )
 
 
+def _check_network(spec: PolicySpec) -> None:
+    """Raise `ConfigError` for options of which no network can be built.
+
+    Its errors are told from those of a device: it is built on the CPU.
+    """
+    try:
+        spec.build()
+    except (TypeError, ValueError, AssertionError, AttributeError, RuntimeError) as error:
+        raise ConfigError(
+            f"baseline.options.policy_kwargs={dict(spec.options)}: {spec.algorithm} builds no such"
+            f" network: {' '.join(str(error).split())}"
+        ) from error
+
+
 @dataclass(frozen=True)
 class Segment:
     """A part of a training, which begins with new episodes.
@@ -183,6 +197,7 @@ def build(
         ConfigError: an option that it does not take, or with a value that it cannot use.
     """
     check_options(spec.algorithm, options)
+    _check_network(spec)
     arguments: dict[str, Any] = {**DEFAULTS[spec.algorithm], **options}
     arguments["policy_kwargs"] = spec.network_options
     if learning_rate is not None:

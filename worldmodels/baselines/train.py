@@ -109,6 +109,7 @@ def train(
     Raises:
         ArtifactError: a file in `folder` is damaged, or has another `made_by`.
         ConfigError: the algorithm refuses an option.
+        TrainingError: the networks compute numbers that are not finite.
         Stopped: the process was asked to stop.
     """
     return _Loop(spec, make_envs, evaluate, folder, options, tracker).run()
@@ -175,16 +176,7 @@ class _Loop:
             if segment.number:
                 load_state(self._path(segment.number - 1), model)
             model.set_logger(Logger(None, [_Metrics(self.tracker)]))
-            counted = _Counted(progress)
-            # Of rollouts, or of episodes.
-            interval = envs.num_envs if isinstance(model, OffPolicyAlgorithm) else 1
-            steps = segment.end - segment.begin
-            model.learn(steps, counted, interval, reset_num_timesteps=False)
-        except ValueError as error:  # of PyTorch's distributions
-            raise TrainingError(
-                f"baseline: the networks compute numbers that are not finite"
-                f" ({str(error).splitlines()[0]}); choose a lower baseline.learning_rate"
-            ) from error
+            _learn(model, segment.end - segment.begin, _Counted(progress))
         finally:
             envs.close()
         interrupts.check()
@@ -243,6 +235,23 @@ class _Loop:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"segment-{number:05d}"
+
+
+def _learn(model: BaseAlgorithm, steps: int, counted: _Counted) -> None:
+    """Train for so many steps; raises `TrainingError` for networks that diverge."""
+    # Of rollouts, or of episodes.
+    interval = model.n_envs if isinstance(model, OffPolicyAlgorithm) else 1
+    try:
+        model.learn(steps, counted, interval, reset_num_timesteps=False)
+    except ValueError as error:
+        finite = all(bool(weights.isfinite().all()) for weights in model.policy.parameters())
+        # Finite weights can overflow: so PyTorch's distributions say of parameters that are NaN.
+        if finite and "found invalid values" not in str(error):
+            raise  # of the environment
+        raise TrainingError(
+            f"baseline: the networks compute numbers that are not finite"
+            f" ({str(error).splitlines()[0]}); choose a lower baseline.learning_rate"
+        ) from error
 
 
 def _record(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 
 from worldmodels import seeds
-from worldmodels.config import collection, exploration, rounds
+from worldmodels.config import baselines, collection, exploration, rounds
 from worldmodels.config.choices import (
     EXPORTS,
     IMPORT,
@@ -109,6 +109,7 @@ def check(config: Config) -> None:
     _check_search(config.controller)
     _check_gradients(config)
     _check_memory(config)
+    baselines.check(config)
     collection.check(config)
     exploration.check(config)
     if config.rnn.failure_termination is not None and config.rollouts.stall_steps is None:
@@ -293,13 +294,8 @@ def _check_search(config: ControllerConfig) -> None:
 
 
 def _check_gradients(config: Config) -> None:
-    """What a controller that is trained by gradients, or a baseline, does not take."""
+    """What a controller that is trained by gradients does not take."""
     controller = config.controller
-    if config.stage is Stage.baseline and controller.final_temperature is not None:
-        raise ConfigError(
-            f"controller.final_temperature={controller.final_temperature}: a baseline trains at one"
-            " temperature; give null"
-        )
     if controller.optimizer is not Optimizer.actor_critic:
         return
     why = "controller.optimizer=actor_critic"
