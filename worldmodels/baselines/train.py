@@ -223,8 +223,7 @@ class _Loop:
         if score > self._best:
             save_policy(self.folder / POLICY, load_policy(path / POLICY, self.spec))
         record |= {"score": score, "made_by": self.options.made_by}
-        played = steps - self._steps
-        self.tracker.log(steps, {"selection/mean": score, "selection/steps": played})
+        self.tracker.log(steps, {"selection/mean": score})
         self.tracker.flush()
         self.log.append(record)
         self.records.append(record)
