@@ -81,3 +81,20 @@ def test_returns_of_several_steps_end_where_a_segment_does(
     assert not before[-1].any()
     np.testing.assert_array_equal(after[: len(before) - 1], before[:-1])
     assert after[len(before) - 1].all()
+
+
+def test_a_finished_training_keeps_no_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, options = tmp_path / "it/baseline", "gamma: 0.98"
+    assert states(tmp_path, monkeypatch, options, lambda path: path.name) == [
+        "segment-00000",
+        "segment-00001",
+    ]
+    assert (folder / "policy.safetensors").exists()
+    assert not list(folder.glob("segment-*"))
+    # A command that was killed before it had removed the last one.
+    (folder / "segment-00001").mkdir()
+    (folder / "segment-00001/observations.npy").touch()
+    assert states(tmp_path, monkeypatch, options, lambda path: path.name) == []
+    assert not list(folder.glob("segment-*"))

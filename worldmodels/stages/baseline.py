@@ -6,6 +6,7 @@ learned model on the controller's features. The stage ``evaluate`` scores it as 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -82,6 +83,9 @@ def run(context: Context) -> None:
     with context.begin("baseline", inputs, (), **content) as folder:
         if not folder.complete:
             _train(context, folder)
+        # Also those of a command that was killed right here. Only a training reads them.
+        for segment in folder.path.glob("segment-*"):
+            shutil.rmtree(segment, ignore_errors=True)
 
 
 def _check_actions(context: Context, algorithm: Algorithm) -> None:
