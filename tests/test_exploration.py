@@ -199,10 +199,14 @@ def test_rounds_explore_and_a_last_one_trains_for_reward(tmp_path: Path) -> None
     rounds = (
         "{round: 2, rollouts: {policy: sticky_uniform}}",
         "{round: 3, rollouts: {policy: controller}, controller: {objective: distillation}}",
-        "{round: 4, controller: {objective: reward}}",
+        # With other features and the same encoder: neither weights nor components fit.
+        "{round: 4, vae: {epochs: 0}, controller: {objective: reward, features: z}}",
     )
     words = ("stage=iterate", "preset=smoke", ALONE, *DREAM, *BRIEFLY, "iterate.rounds=4")
-    more = ("rnn.members=2", "controller.objective=disagreement", "rollouts.policy=uniform")
+    more = (
+        *("rnn.members=2", "controller.objective=disagreement", "rollouts.policy=uniform"),
+        "controller.pca_components=8",
+    )
     done = run(tmp_path, *words, *more, f"iterate.schedule=[{', '.join(rounds)}]")
     assert done.returncode == 0, done.stdout + done.stderr
     folders = [tmp_path / f"smoke/round-{number}" for number in range(1, 5)]
@@ -212,6 +216,8 @@ def test_rounds_explore_and_a_last_one_trains_for_reward(tmp_path: Path) -> None
     # A search begins with the controller of the round before where that had the same objective.
     continued = ["previous controller" in search["inputs"] for search in searches]
     assert continued == [False, True, False, False]
+    encoders = [read_json(folder / "vae/manifest.json")["fingerprint"] for folder in folders[2:]]
+    assert encoders[0] == encoders[1]
     collected = [EpisodeSet.open([folder / "rollouts"], "refuse") for folder in folders]
     policies = [one.shards[0].attrs["policy"] for one in collected]
     assert policies == ["uniform", "sticky_uniform", "controller", "controller"]

@@ -252,12 +252,10 @@ class Inputs:
         return fingerprint
 
     def previous_subspace(self) -> Path | None:
-        """The principal components of the round before, if it has the same encoder: its controller
-        is then the start of the search without loss."""
-        if not self.earlier:
-            return None
-        before = self.earlier[-1]
-        if before.fingerprint("vae") != self.run.fingerprint("vae"):
+        """The principal components of the round before, if its controller is the start of the
+        search, which it is without loss along them, and the encoder is the same."""
+        before = self.previous_controller
+        if before is None or before.fingerprint("vae") != self.run.fingerprint("vae"):
             return None
         path = agent_of(before) / "pca_subspace.safetensors"
         return path if path.exists() else None
