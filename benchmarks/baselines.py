@@ -15,20 +15,21 @@ that of PPO.
 
 After each run it adds the figures to ``baselines.json``. Runs that this file has are skipped, so
 that the script can be stopped and started again, on another machine too with a copy of the file; a
-run that was stopped continues. Processes may run different rows beside each other, and different
+run that was stopped continues. Figures of a row whose overrides or budget have changed since are
+made again. Processes may run different rows beside each other, and different
 seeds of one row once its learning rate is chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commands import command_line, finished, returns_of, run_all
+from commands import changed, command_line, finished, returns_of, run_all
 
-from worldmodels.files.atomic import read_json, write_json
+from worldmodels.files.atomic import read_json
 from worldmodels.reporting.progress import progress_of
 from worldmodels.reporting.scores import AGENT_IN_DREAM, RANDOM
 from worldmodels.runs.manifests import MANIFEST
@@ -67,6 +68,25 @@ class Row:
     budget: tuple[str, int]
     tuning_steps: int | None = None
     rate_of: str | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the figures of a run depend on, as JSON holds it."""
+        return {"words": [*self.words], "budget": [*self.budget]}
+
+    @property
+    def tuning_settings(self) -> dict[str, Any]:
+        """The same of the runs from which the learning rate is chosen."""
+        return {"words": [*self.words], "budget": [self.budget[0], self.tuning_steps]}
+
+    def outdated(self, run: Mapping[str, Any]) -> bool:
+        """Whether a run of the file is of this row with other settings.
+
+        Args:
+            run: as the file has it; without settings it is of an older version, and is taken.
+        """
+        same = (run["table"], run["name"]) == (self.table, self.name)
+        return same and any(run.get(key, value) != value for key, value in self.settings.items())
 
 
 def _in_environment(algorithm: str, steps: int, tuning: int, *words: str) -> Row:
@@ -140,6 +160,10 @@ ROWS = (
 )
 
 
+_EMPTY: dict[str, Any] = {"tuning": {}, "tuning_settings": {}, "runs": []}
+"""Content of a file that does not exist yet."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The commands of the benchmark.
@@ -189,10 +213,10 @@ class Plan:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What ``baselines.json`` has: ``runs``; and ``tuning``, by row the mean return on the
-        selection seeds by learning rate."""
+        """What ``baselines.json`` has: ``runs``; ``tuning``, by row the mean return on the
+        selection seeds by learning rate; and ``tuning_settings``, by row those of its runs."""
         found: dict[str, Any] = read_json(self.path) if self.path.exists() else {}
-        return {"tuning": {}, "runs": []} | found
+        return _EMPTY | found
 
     @property
     def path(self) -> Path:
@@ -201,8 +225,7 @@ class Plan:
 
     def tuned(self, row: Row) -> dict[str, float]:
         """Learning rate -> mean return on the selection seeds, as far as it is known."""
-        found: dict[str, float] = self.record["tuning"].get(row.name, {})
-        return found
+        return tuned(self.record, row)
 
     def rate(self, row: Row) -> str | None:
         """The learning rate with the highest mean, ``?`` until all are known; None: no choice."""
@@ -224,6 +247,7 @@ class Plan:
             "name": row.name,
             "what": row.what,
             "seed": seed,
+            **row.settings,
             "learning_rate": trained["config"].get("baseline.learning_rate"),
             "returns": returns_of(scores, policies),
             "first_seed": scores["agent"]["seeds"][0],
@@ -261,7 +285,7 @@ def main() -> None:
     for row, seed in ((row, seed) for seed in options.seeds for row in chosen):
         if options.list:
             run_all(plan.commands(row, seed), listed=True)
-        elif not finished(plan.record["runs"], row, seed):
+        elif not finished(without_outdated(plan.record, row), row, seed):
             tune(plan, tuned_row(row))
             run_all(plan.commands(row, seed))
             keep(plan, row, seed)
@@ -272,6 +296,18 @@ def tuned_row(row: Row) -> Row:
     return row if row.rate_of is None else next(one for one in ROWS if one.name == row.rate_of)
 
 
+def tuned(record: Mapping[str, Any], row: Row) -> dict[str, float]:
+    """As `Plan.tuned`, of the content of the file."""
+    settings = record["tuning_settings"].get(row.name)  # an older version did not note them
+    same = settings in (None, row.tuning_settings)
+    return dict(record["tuning"].get(row.name, {})) if same else {}
+
+
+def without_outdated(record: Mapping[str, Any], row: Row) -> list[dict[str, Any]]:
+    """The runs of the file's content, without those of the row with other settings."""
+    return [run for run in record["runs"] if not row.outdated(run)]
+
+
 def tune(plan: Plan, row: Row) -> None:
     """Run the missing runs of those that a learning rate is chosen from."""
     for rate, command in zip(RATES, plan.tuning(row), strict=False):
@@ -279,20 +315,23 @@ def tune(plan: Plan, row: Row) -> None:
             continue
         run_all([command])
         manifest = read_json(plan.data / plan.tuning_run(row, rate) / row.stage / MANIFEST)
-        known = plan.tuned(row) | {rate: float(manifest["summary"]["selection_mean"])}
-        _write(plan, {"tuning": plan.record["tuning"] | {row.name: known}})
+        mean, about = float(manifest["summary"]["selection_mean"]), provenance()
+        with changed(plan.path) as record:
+            now = _EMPTY | record
+            tuning = now["tuning"] | {row.name: tuned(now, row) | {rate: mean}}
+            settings = now["tuning_settings"] | {row.name: row.tuning_settings}
+            record |= now | about | {"tuning": tuning, "tuning_settings": settings}
 
 
 def keep(plan: Plan, row: Row, seed: int) -> None:
     """Add a finished run to the file."""
-    result = plan.result(row, seed)  # first: it takes time, in which others may write the file
-    runs = [*plan.record["runs"], result]
-    _write(plan, {"runs": runs})
-    say(f"baselines: {row.table}/{row.name}, seed {seed}: {len(runs)} runs in {plan.path}")
-
-
-def _write(plan: Plan, changed: dict[str, Any]) -> None:
-    write_json(plan.path, {**plan.record, **provenance(), **changed})
+    result, about = plan.result(row, seed), provenance()
+    with changed(plan.path) as record:
+        now = _EMPTY | record
+        # The table would average the run with those of other settings.
+        record |= now | about | {"runs": [*without_outdated(now, row), result]}
+    count = len(record["runs"])
+    say(f"baselines: {row.table}/{row.name}, seed {seed}: {count} runs in {plan.path}")
 
 
 if __name__ == "__main__":

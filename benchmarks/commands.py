@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+from worldmodels.files.atomic import read_json, write_json
 
 
 class Row(Protocol):
@@ -68,6 +72,24 @@ def finished(runs: Iterable[Mapping[str, Any]], row: Row, seed: int) -> bool:
     """Whether the results of a benchmark have a row with a seed."""
     own = (row.table, row.name, seed)
     return any((run["table"], run["name"], run["seed"]) == own for run in runs)
+
+
+@contextlib.contextmanager
+def changed(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the content of a file of results; as the block leaves it, it is written.
+
+    Other processes that change the file wait meanwhile, so that none loses what another has added.
+
+    Args:
+        path: of the file; without it the content is empty.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        record: dict[str, Any] = read_json(path) if path.exists() else {}
+        yield record
+        write_json(path, record)
 
 
 def run_all(commands: Iterable[Sequence[str]], listed: bool = False) -> None:

@@ -27,12 +27,12 @@ from typing import Any
 
 import explored
 import numpy as np
-from commands import command_line, finished, run_all
+from commands import changed, command_line, finished, run_all
 
 from worldmodels.agents.model_files import load_members
 from worldmodels.data.episodes import EpisodeSet
 from worldmodels.data.latents import LatentSet
-from worldmodels.files.atomic import read_json, write_json
+from worldmodels.files.atomic import read_json
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import say
 
@@ -266,10 +266,11 @@ def main() -> None:
 
 def keep(plan: Plan, row: Row, seed: int) -> None:
     """Add a finished run to the file."""
-    result = plan.result(row, seed)  # first: it takes time, in which others may write the file
-    runs = [*plan.runs, result]
-    write_json(plan.path, {**provenance(), "runs": runs})
-    say(f"exploration: {row.table}/{row.name}, seed {seed}: {len(runs)} runs in {plan.path}")
+    result, about = plan.result(row, seed), provenance()
+    with changed(plan.path) as record:
+        record |= {**about, "runs": [*record.get("runs", []), result]}
+    count = len(record["runs"])
+    say(f"exploration: {row.table}/{row.name}, seed {seed}: {count} runs in {plan.path}")
 
 
 if __name__ == "__main__":

@@ -71,11 +71,18 @@ def measure(name: str, agent: str, episodes: int, first_seed: int) -> dict[str, 
 
 
 def earlier(path: Path, tracks: dict[str, int], names: set[str]) -> list[dict[str, Any]]:
-    """The figures on the same tracks that a file has, other than those of the columns `names`."""
+    """The figures on the same tracks that a file has, other than those of the columns `names`, and
+    of columns in other conditions."""
     record = read_json(path) if path.exists() else {}
     if {key: record.get(key) for key in tracks} != tracks:
         return []
-    return [figure for figure in record["figures"] if figure["name"] not in names]
+    conditions = {condition.name for condition in CONDITIONS}
+    return [
+        figure
+        for figure in record["figures"]
+        if figure["name"] not in names
+        and {row["condition"] for row in figure["rows"]} == conditions
+    ]
 
 
 def named(argument: str) -> tuple[str, str]:

@@ -20,15 +20,14 @@ import argparse
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from commands import run_all
+from commands import changed, run_all
 
-from worldmodels.files.atomic import read_json, write_json
+from worldmodels.files.atomic import read_json
 from worldmodels.reporting.rounds import ROUNDS
 from worldmodels.runs.provenance import provenance
 from worldmodels.runs.tracking import say
@@ -165,7 +164,8 @@ def _flow(value: Any) -> str:
 def begin(row: Row, seed: int, data: Path) -> None:
     """Give a row its first rounds.
 
-    They are hard links, since no stage changes a file in place.
+    They are hard links, since no stage changes a file in place; but for lock files, which would be
+    those of all rows.
 
     Args:
         row: the row.
@@ -178,7 +178,8 @@ def begin(row: Row, seed: int, data: Path) -> None:
         if not target.exists():
             part = own / f"round-{number}.part"
             shutil.rmtree(part, ignore_errors=True)
-            shutil.copytree(common / f"round-{number}", part, copy_function=os.link)
+            locks = shutil.ignore_patterns(".*.lock")
+            shutil.copytree(common / f"round-{number}", part, ignore=locks, copy_function=os.link)
             part.rename(target)
 
 
@@ -257,16 +258,13 @@ def keep(data: Path) -> None:
     Args:
         data: folder of the runs and of the file.
     """
-    path = data / "round_variants.json"
-    rows = read_json(path)["rows"] if path.exists() else []
-    found = {(row["row"], row["seed"]): row for row in rows}
-    for seed in SEEDS:
-        for row in ROWS:
-            if measured := measure(row, seed, data):
-                found[row.name, seed] = measured
-    written: Sequence[dict[str, Any]] = list(found.values())
-    write_json(path, {**provenance(), "rounds": [COMMON + 1, LAST], **EVALUATION, "rows": written})
-    say(f"round_variants: {len(written)} rows in {path}")
+    path, about = data / "round_variants.json", provenance()
+    measured = [measure(row, seed, data) for seed in SEEDS for row in ROWS]
+    with changed(path) as record:
+        rows = [*record.get("rows", []), *(row for row in measured if row is not None)]
+        found = {(row["row"], row["seed"]): row for row in rows}
+        record |= {**about, "rounds": [COMMON + 1, LAST], **EVALUATION, "rows": [*found.values()]}
+    say(f"round_variants: {len(found)} rows in {path}")
 
 
 if __name__ == "__main__":

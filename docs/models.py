@@ -134,20 +134,23 @@ def generalisation(record: dict[str, Any]) -> str:
     """``benchmarks/generalisation.py``: scores by condition, two columns for each name.
 
     Of agents of three training seeds or more it is the mean over them, with its 95 % interval by
-    Student's t; of one, the mean of episodes with its bootstrap interval.
+    Student's t; of one, the mean of episodes with its bootstrap interval. Columns have the
+    conditions of the newest one; those in others are left out.
     """
-    columns: dict[str, list[list[dict[str, Any]]]] = {}
+    conditions = [row["condition"] for row in record["figures"][-1]["rows"]]
+    columns: dict[str, list[dict[str, dict[str, Any]]]] = {}
     for figure in record["figures"]:
-        columns.setdefault(figure["name"], []).append(figure["rows"])
+        by_condition = {row["condition"]: row for row in figure["rows"]}
+        if by_condition.keys() == set(conditions):
+            columns.setdefault(figure["name"], []).append(by_condition)
     header = ["condition"]
     for name, agents in columns.items():
         header += [f"`{name}`" + (f", {len(agents)} seeds" if len(agents) > 1 else ""), "below 500"]
-    conditions = [row["condition"] for row in record["figures"][0]["rows"]]
     rows = []
-    for number, condition in enumerate(conditions):
+    for condition in conditions:
         cells = [condition]
         for agents in columns.values():
-            found = [agent[number] for agent in agents]
+            found = [agent[condition] for agent in agents]
             cells += [_score(found), f"{statistics.mean(row['failed'] for row in found):.0%}"]
         rows.append(cells)
     return tables.markdown_table(header, rows)

@@ -3,6 +3,9 @@
 import importlib
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -76,12 +79,77 @@ def test_a_run_that_is_added_meanwhile_is_kept(
     write_json(plan.path, {"runs": []})
 
     def result(*_: Any) -> dict[str, Any]:
-        write_json(plan.path, {"runs": [{"name": "other"}]})
+        write_json(plan.path, {"runs": [{"table": "environment", "name": "other"}]})
         return {"name": "own"}
 
     monkeypatch.setattr(benchmark.Plan, "result", result)
     benchmark.keep(plan, benchmark.ROWS[0], 1)
     assert [run["name"] for run in read_json(plan.path)["runs"]] == ["other", "own"]
+
+
+@pytest.mark.parametrize("name", ["baselines", "exploration"])
+def test_processes_that_end_together_lose_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    benchmark = module("benchmarks", name, monkeypatch)
+    plan = benchmark.Plan(*([benchmark.SMOKE] if name == "exploration" else []), tmp_path)
+
+    def provenance() -> dict[str, Any]:
+        time.sleep(0.1)  # as git takes
+        return {}
+
+    def result(_: Any, row: Any, seed: int) -> dict[str, Any]:
+        return {"table": row.table, "name": row.name, "seed": seed}
+
+    monkeypatch.setattr(benchmark, "provenance", provenance)
+    monkeypatch.setattr(benchmark.Plan, "result", result)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda seed: benchmark.keep(plan, benchmark.ROWS[0], seed), range(8)))
+    assert {run["seed"] for run in read_json(plan.path)["runs"]} == set(range(8))
+
+
+def test_figures_of_other_settings_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = module("benchmarks", "baselines", monkeypatch)
+    plan, ppo = benchmark.Plan(tmp_path), benchmark.ROWS[0]
+    made: list[list[str]] = []
+
+    def run_all(commands: Any) -> None:
+        made.extend(commands)
+        for rate in benchmark.RATES:
+            folder = tmp_path / plan.tuning_run(ppo, rate) / "baseline"
+            write_json(folder / "manifest.json", {"summary": {"selection_mean": 1.0}})
+
+    def result(_: Any, row: Any, seed: int) -> dict[str, Any]:
+        return {"table": row.table, "name": row.name, "seed": seed, **row.settings}
+
+    def commands(row: Any, seed: int) -> int:
+        """How many commands the script runs for a row and a seed."""
+        made.clear()
+        words = ["environment/ppo", f"--seed={seed}", f"--data={tmp_path}"]
+        monkeypatch.setattr(sys, "argv", ["baselines", *words])
+        monkeypatch.setattr(benchmark, "ROWS", (row,))
+        benchmark.main()
+        return len(made)
+
+    monkeypatch.setattr(benchmark, "run_all", run_all)
+    monkeypatch.setattr(benchmark.Plan, "result", result)
+    # A run or a rate without settings, of an older version, is taken.
+    old = {"table": "environment", "name": "ppo", "seed": 1}
+    other = {"table": "environment", "name": "dqn", "seed": 1, "budget": ["any", 1]}
+    write_json(plan.path, {"tuning": {"ppo": {"1e-4": 9.0}}, "runs": [old, other]})
+    assert commands(ppo, 1) == 0
+    assert commands(ppo, 2) == 2 + 2  # the other two rates, training and evaluation
+    assert plan.tuned(ppo) == {"1e-4": 9.0, "3e-4": 1.0, "1e-3": 1.0}
+    assert commands(ppo, 2) == 0
+    longer = replace(ppo, budget=(ppo.budget[0], 2 * ppo.budget[1]))
+    assert commands(longer, 2) == 2
+    runs = read_json(plan.path)["runs"]
+    assert [run.get("budget") for run in runs] == [None, ["any", 1], [*longer.budget]]
+    assert commands(replace(longer, tuning_steps=10), 3) == 3 + 2
+    assert set(plan.record["tuning"]["ppo"].values()) == {1.0}
+    assert commands(replace(longer, words=("seed=1",)), 2) == 3 + 2
 
 
 def test_the_tables_have_means_and_intervals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markdown_cells import cells
 
 import worldmodels
 from worldmodels.files.atomic import read_json
@@ -39,3 +40,29 @@ def test_columns_of_other_names_stay_and_those_on_other_tracks_do_not(
     assert measured(["quick=d"], 2.0) == {"c": 1.0, "d": 2.0}
     assert measured(["other=e"], 3.0) == {"c": 1.0, "d": 2.0, "e": 3.0}
     assert measured(["other=f"], 4.0, first_seed=30_000) == {"f": 4.0}
+
+    # Nor do those in other conditions; the same ones in another order are found by name.
+    monkeypatch.setattr(script, "CONDITIONS", script.CONDITIONS[::-1])
+    assert measured(["new=g"], 5.0, first_seed=30_000) == {"f": 4.0, "g": 5.0}
+    more = script.Condition("in rain", {})
+    monkeypatch.setattr(script, "CONDITIONS", (more, *script.CONDITIONS[1:]))
+    assert measured(["rain=h"], 6.0, first_seed=30_000) == {"h": 6.0}
+
+
+def test_the_table_finds_scores_by_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    means = {"dry": 900.0, "rain": 300.0}
+
+    def figure(name: str, *conditions: str) -> dict[str, Any]:
+        rows = [
+            {"condition": one, "mean": means[one], "interval": [0, 1000], "failed": 0.0}
+            for one in conditions
+        ]
+        return {"name": name, "rows": rows}
+
+    figures = [figure("old", "dry"), figure("a", "rain", "dry"), figure("b", "dry", "rain")]
+    dry, rain = cells(importlib.import_module("models").generalisation({"figures": figures}))
+    assert (dry["condition"], rain["condition"]) == ("dry", "rain")
+    assert dry["`a`"] == dry["`b`"] == "900 (0 to 1000)"
+    assert rain["`a`"] == rain["`b`"] == "300 (0 to 1000)"
+    assert "`old`" not in dry

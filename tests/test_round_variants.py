@@ -13,6 +13,7 @@ from markdown_cells import cells
 
 from worldmodels.config.schema import Config, flat, round_config
 from worldmodels.files.atomic import read_json, write_json
+from worldmodels.runs.locks import FolderLock
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -85,6 +86,23 @@ def test_rows_of_runs_that_are_gone_stay_in_the_file(script: ModuleType, tmp_pat
     written = read_json(tmp_path / "round_variants.json")
     assert written["rows"] == [earlier]
     assert (written["rounds"], written["first_seed"]) == ([9, 12], 43_000)
+
+
+def test_rows_that_continue_the_same_rounds_share_files_and_no_locks(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    common = tmp_path / script.run_name("common", 1)
+    for number in range(1, script.COMMON + 1):
+        write_json(common / f"round-{number}/vae/manifest.json", {"round": number})
+        FolderLock(common / f"round-{number}/report", "report").release()
+    held = []
+    for row in script.ROWS[:2]:
+        script.begin(row, 1, tmp_path)
+        own = tmp_path / script.run_name(row.name, 1) / "round-8"
+        assert (own / "vae/manifest.json").samefile(common / "round-8/vae/manifest.json")
+        held.append(FolderLock(own / "report", "report"))
+    for lock in held:
+        lock.release()
 
 
 def result(row: str, seed: int, earned: list[float], predicted: float) -> dict[str, Any]:
