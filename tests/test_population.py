@@ -126,6 +126,24 @@ def test_its_cost_is_planned(tmp_path: Path) -> None:
     assert stages["4 members, 3 intervals"]["wall_s"] > 0
 
 
+def test_the_weights_before_a_last_interval_that_failed_are_kept(tmp_path: Path) -> None:
+    words = ("sweep.space={vae.learning_rate: {low: 1e5, high: 1e6}}", "rollouts.episodes=2")
+    line = error_line(run(tmp_path, *WORDS, *words))
+    assert "interval 1: the training of all 4 members has failed" in line
+    # As if those rates had been good ones in the first interval, and bad ones in the second.
+    path = tmp_path / "it/sweep.json"
+    record = json.loads(path.read_text())
+    first = [{**one, "result": 1.0} for one in record["intervals"]]
+    last = [{**one, "number": 2, "parent": one["member"]} for one in record["intervals"]]
+    path.write_text(json.dumps(record | {"intervals": [*first, *last]}))
+    weights = tmp_path / "it/interval-001/member-001/vae/vae.safetensors"
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    weights.touch()
+    line = error_line(run(tmp_path, *WORDS, *words))
+    assert "it: the training of all 4 members has failed; give lower learning rates" in line
+    assert weights.exists()
+
+
 # --- who goes on from whom
 
 

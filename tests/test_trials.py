@@ -201,6 +201,23 @@ def test_later_trials_are_nearer_to_the_best_values_and_the_key_that_matters_is_
     assert sum(shares.values()) == pytest.approx(1)
 
 
+def test_importances_are_computed_when_a_trial_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, computed = study(10, early_stopping=False), list[int]()
+
+    def importances(over: Any, **_: Any) -> dict[str, float]:
+        computed.append(len(over.trials))
+        return {"vae.epochs": float(len(over.trials))}
+
+    monkeypatch.setattr("worldmodels.tuning.study.get_param_importances", importances)
+    trial = found.begin()
+    for epoch in range(5):
+        found.report(epoch, 1.0)
+        assert found.importances() == {"vae.epochs": 10.0}
+    trial.state = FINISHED
+    assert found.importances() == {"vae.epochs": 11.0}
+    assert computed == [10, 11]
+
+
 def test_whole_numbers_stay_whole() -> None:
     space = read_space({"vae.batch_size": {"low": 8, "high": 64, "log": True}, "seed": [1, 2]})
     assert space == {"vae.batch_size": Range(8, 64, log=True), "seed": Choices((1, 2))}

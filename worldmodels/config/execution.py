@@ -60,7 +60,8 @@ class SweepConfig:
     {low: 1e-4, high: 1e-2, log: true}}."""
     metric: str | None = None
     """Name in metrics.csv of what is optimised; null: validation/loss, validation/nll of the rnn,
-    selection/mean of controller and baseline (controller.optimizer=actor_critic has none)."""
+    selection/mean of controller and baseline (controller.optimizer=actor_critic has none). The
+    lowest is best for vae and rnn, the highest for controller and baseline."""
     trials: int = number(20, 1, 100_000)
     """Trials in all, each a run in the folder of this one."""
     random_trials: int = number(5, 1, 100_000)

@@ -62,8 +62,8 @@ def run(context: Context) -> None:
             best=None if best is None else best.folder,
         )
         say(f"sweep: {_outcome(population, file.metric)}")
-    _remove(root, len(epochs))
     _show(population, key, file.metric, root, epochs)
+    _remove(root, len(epochs))  # not if all have failed: the interval before has the last weights
 
 
 def _ends(context: Context) -> list[int]:

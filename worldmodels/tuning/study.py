@@ -109,6 +109,8 @@ class Study:
         self._rules = rules
         self._distributions = {key: _distribution(values) for key, values in space.items()}
         self._running: optuna.Trial | None = None
+        self._shares: tuple[int, dict[str, float]] = (0, {})
+        """Trials that had ended, and the importances by them."""
 
     @property
     def running(self) -> Trial | None:
@@ -167,8 +169,14 @@ class Study:
         """Key -> its share of what the best quarter of the finished trials has in common, by
         PED-ANOVA (Watanabe et al. 2023); empty with fewer than eight of them.
 
-        Keys that had one value in all trials have no share.
+        Keys that had one value in all trials have no share. The shares are computed again only when
+        another trial has ended: the reports of a running one do not count.
         """
+        if self._shares[0] != self.ended:
+            self._shares = self.ended, self._importances()
+        return self._shares[1]
+
+    def _importances(self) -> dict[str, float]:
         if len(self.ranked()) < 8:
             return {}
         evaluator = PedAnovaImportanceEvaluator(target_quantile=0.25)
