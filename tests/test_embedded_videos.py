@@ -6,6 +6,7 @@ import pytest
 from command import ALONE, run
 from pages import rows
 
+from worldmodels.data.episodes import EpisodeSet
 from worldmodels.files.atomic import read_json
 from worldmodels.reporting.page import render
 from worldmodels.reporting.scores import video_episodes
@@ -37,3 +38,15 @@ def test_videos_leave_the_scores_as_they_are(copy: Path) -> None:
     for row, name in zip(worst, ("worst", "worst-2"), strict=True):
         assert row.split()[0] == str(agent["seeds"][shown[name]])
         assert row.endswith("below ")
+
+
+@pytest.mark.system
+def test_sixteen_episodes_are_recorded_whatever_the_batches(copy: Path) -> None:
+    words = ("stage=evaluate", "preset=smoke", "evaluate.episodes=20", "evaluate.engine=native")
+    more = ("env.num_envs=10", "env.max_steps=8", "overwrite=true", ALONE)
+    done = run(copy, *words, *more)
+    assert done.returncode == 0, done.stderr
+    episodes = EpisodeSet.open([copy / "smoke/evaluate/episodes"], "refuse")
+    assert [len(shard.lengths) for shard in episodes.shards] == [10, 6]
+    scored = read_json(copy / "smoke/evaluate/scores.json")["agent"]["seeds"]
+    assert episodes.seeds.tolist() == scored[:16]

@@ -263,6 +263,25 @@ def test_a_video_has_a_frame_for_every_step_and_panels_in_order(
     assert (poster[:, :PANEL] == shown).all()
 
 
+def test_without_an_encoder_a_video_has_the_frames_alone(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    encoder, dynamics = ConvVAE().eval(), MDNRNN(32, 2, 8).eval()
+    spec = EnvSpec("picture_env:Countdown-v0", "gymnasium", 500, None, 64)
+    world = RealWorld(
+        lambda num_envs: make_vector_env(spec, num_envs),
+        Perception(encoder, dynamics, FeatureSpec()),
+    )
+    video, head = EpisodeVideo(0, None, dynamics), ControllerSpec(("tanh", "tanh"))
+    parameters = np.zeros((1, head.size(32 + 8)), np.float32)
+    policy = PopulationPolicy(parameters, 1, world.feature_size, head, torch.device("cpu"))
+    rollout(world, policy, [20], 500, video)
+    world.close()
+    video.write(tmp_path / "video.mp4")
+    reader = imageio_ffmpeg.read_frames(str(tmp_path / "video.mp4"))
+    assert next(reader)["size"] == (PANEL, PANEL)
+    assert len(list(reader)) == 21
+
+
 # --- open-loop predictions
 
 

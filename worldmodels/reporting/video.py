@@ -50,7 +50,8 @@ class EpisodeVideo:
         dynamics: DynamicsModel | None,
         frame_skip: int = 1,
     ) -> None:
-        self._index, self._encoder, self._dynamics = index, encoder, dynamics
+        self._index, self._encoder = index, encoder
+        self._dynamics = None if encoder is None else dynamics
         self._rate = FRAMES_PER_SECOND / frame_skip
         self._frames: list[np.ndarray] = []
         self._latents: list[Tensor] = []

@@ -65,16 +65,14 @@ def _evaluate(context: Context, folder: StageFolder, player: Player) -> None:
     num_envs = evaluation_num_envs(spec.engine, context.config.env.num_envs)
     episode_seeds = seeds.evaluation(config.first_seed, config.episodes)
     work = player.jobs(episode_seeds, num_envs, spec.max_steps)
-    made_by = folder.record["made_by"]
+    made_by, shards = folder.record["made_by"], folder.path / "episodes"
     attrs: dict[str, str | int | float] = {"env": spec.id, "engine": spec.engine, "policy": "agent"}
     attrs["made_by"] = made_by
-    kept = -(-RECORDED // len(work[0].seeds)) if config.video else 0
-    jobs = [
-        RecordedBatch(batch, folder.path / "episodes" / f"shard-{number:05d}.h5", attrs)
-        if number < kept
-        else batch
-        for number, batch in enumerate(work)
-    ]
+    left, jobs = RECORDED if config.video else 0, list[Job | RecordedBatch]()
+    for number, batch in enumerate(work):
+        count, path = min(left, len(batch.seeds)), shards / f"shard-{number:05d}.h5"
+        jobs.append(RecordedBatch(batch, path, attrs, count) if count else batch)
+        left -= count
     log = JsonLines(folder.path / "agent.jsonl")
     played = _play(context, "agent", log, made_by, player.real, jobs)
     random_policy = RandomActions("uniform", context.runtime.actions.bounds)
@@ -102,7 +100,7 @@ def _evaluate(context: Context, folder: StageFolder, player: Player) -> None:
         fingerprint_arrays({"agent": played.outcome.returns, "random": random.outcome.returns}),
         {"steps/s": rate},
         {score.name: score.mean for score in scores},
-        [f"episodes/{job.path.name}" for job in jobs if isinstance(job, RecordedBatch)],
+        [f"{shards.name}/{job.path.name}" for job in jobs if isinstance(job, RecordedBatch)],
     )
 
 
@@ -130,11 +128,12 @@ def _score_in_dream(
 
 @dataclass(frozen=True)
 class RecordedBatch:
-    """A job for a worker that also writes its first `RECORDED` episodes as a shard."""
+    """A job for a worker that also writes its first episodes as a shard, `count` of them."""
 
     batch: Job
     path: Path = field(metadata=WRITTEN)
     attrs: dict[str, str | int | float]
+    count: int
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -143,9 +142,9 @@ class RecordedBatch:
 
     def __call__(self, tool: RealWorld, heartbeat: Heartbeat) -> Outcome:
         """Play the batch and write the shard."""
-        recorder = EpisodeRecorder(RECORDED)
+        recorder = EpisodeRecorder(self.count)
         outcome = self.batch.play(tool, heartbeat, recorder)
-        kept = enumerate(self.batch.seeds[:RECORDED])
+        kept = enumerate(self.batch.seeds[: self.count])
         episodes = [recorder.episode(index, seed) for index, seed in kept]
         write_shard(self.path, episodes, self.attrs)
         return outcome
