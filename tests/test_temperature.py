@@ -102,6 +102,15 @@ def test_an_annealed_search_is_the_same_after_kills_and_with_workers(tmp_path: P
     assert temperatures(again) == temperatures(alone)
 
 
+def test_of_generations_that_overlap_the_last_one_alone_is_evaluated(tmp_path: Path) -> None:
+    words = ("controller.total_steps=250", "controller.overlap=true", "controller.generations=20")
+    folder = searched(tmp_path, "overlapping", *words, "controller.eval_interval=20", ALONE)
+    used = np.cumsum([record["steps"] for record in lines(folder / "generations.jsonl")])
+    assert used[-3] < 250 <= used[-2]  # one had been asked for when the budget was used up
+    (selected,) = lines(folder / "selection.jsonl")
+    assert selected["generation"] == len(used) - 1
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -191,7 +191,10 @@ class _Loop:
 
     @property
     def _over(self) -> bool:
-        """Whether the last generation, or the one that used up the budget, is finished."""
+        """Whether the last generation is finished: where they overlap, not yet with the one that
+        used up the budget, since the next one has been asked for."""
+        if any(generation.wanted for generation in self.asked):
+            return False
         return self._spent or self.search.generation >= self.options.generations
 
     @property
