@@ -1,6 +1,5 @@
 """What a segment of a baseline's training takes over from the one before."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,85 +15,76 @@ from worldmodels.stages import baseline
 from worldmodels.stages.context import Context
 from worldmodels.worlds.rollout import Outcome
 
-pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+stable_baselines3 = pytest.importorskip(
+    "stable_baselines3", reason="Stable-Baselines3 is not installed"
+)
 
 DQN = ("baseline.algorithm=dqn", DISCRETE, "env.engine=gymnasium")
 
 
-def states(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, options: str, read: Callable[[Path], Any]
-) -> list[Any]:
-    """What `read` finds in the folder of each segment of a DQN, which has 32 steps of two
-    environments."""
-    found = []
+WORDS = (
+    *(*BRIEF, *DQN),
+    f"baseline.options={{{SMALL}, {BUFFER}, target_update_interval: 40, exploration_fraction: 1,"
+    " n_steps: 3}",
+)
+"""Two segments of 32 steps of two environments. Until step 16 all actions are random."""
 
-    def evaluated(_: Any, __: Any, policy: Any) -> Outcome:
-        found.append(read(policy.path.parent))
+
+class Training:
+    """A training of a DQN.
+
+    Attributes:
+        targets: weights of its target network after each segment, as one vector.
+        dones: in its replay buffer, after each segment.
+        timeouts: the same.
+        rates: share of random actions in each step with a policy.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.run = Run(folder / "it")
+        self.targets: list[torch.Tensor] = []
+        self.dones: list[np.ndarray] = []
+        self.timeouts: list[np.ndarray] = []
+        self.rates: list[float] = []
+        predict = stable_baselines3.DQN.predict
+
+        def noted(model: Any, *args: Any, **kwargs: Any) -> Any:
+            self.rates.append(model.exploration_rate)
+            return predict(model, *args, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(baseline, "_evaluate", self._evaluated)
+            patched.setattr(stable_baselines3.DQN, "predict", noted)
+            baseline.run(Context(composed(*WORDS), self.run))
+
+    def _evaluated(self, _: Any, __: Any, policy: Any) -> Outcome:
+        segment = policy.path.parent
+        parameters = weights.load(segment / "state.safetensors")["parameters"]["policy"]
+        target = sorted(name for name in parameters if name.startswith("q_net_target"))
+        self.targets.append(torch.cat([parameters[name].flatten() for name in target]))
+        self.dones.append(np.load(segment / "dones.npy"))
+        self.timeouts.append(np.load(segment / "timeouts.npy"))
         return Outcome(np.zeros(2), np.ones(2, np.int64), np.zeros(2, bool))
 
-    monkeypatch.setattr(baseline, "_evaluate", evaluated)
-    words = (*BRIEF, *DQN, f"baseline.options={{{SMALL}, {BUFFER}, {options}}}")
-    baseline.run(Context(composed(*words), Run(folder / "it")))
-    return found
 
-
-def target(segment: Path) -> torch.Tensor:
-    """The weights of the target network of a DQN, as one vector."""
-    policy = weights.load(segment / "state.safetensors")["parameters"]["policy"]
-    parts = [policy[name].flatten() for name in sorted(policy) if name.startswith("q_net_target")]
-    return torch.cat(parts)
-
-
-def test_the_target_network_is_updated_after_steps_of_several_segments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After 40 of 64 steps, of which a segment has 32."""
-    first, second = states(tmp_path, monkeypatch, "target_update_interval: 40", target)
+def test_a_segment_goes_on_from_the_one_before(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    # The target network is updated after 40 steps.
+    first, second = training.targets
     assert not torch.equal(first, second)
-
-
-def test_random_actions_of_a_segment_begin_with_the_share_that_the_schedule_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import stable_baselines3
-
-    rates, predict = [], stable_baselines3.DQN.predict
-
-    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        rates.append(self.exploration_rate)
-        return predict(self, *args, **kwargs)
-
-    monkeypatch.setattr(stable_baselines3.DQN, "predict", noted)
-    states(tmp_path, monkeypatch, "exploration_fraction: 1", target)
-    # Until step 16 all actions are random (learning_starts).
-    assert rates == pytest.approx([1 - 0.95 * step / 64 for step in range(16, 64, 2)])
-
-
-def test_returns_of_several_steps_end_where_a_segment_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def recorded(segment: Path) -> tuple[np.ndarray, np.ndarray]:
-        return np.load(segment / "dones.npy"), np.load(segment / "timeouts.npy")
-
-    (dones, before), (_, after) = states(tmp_path, monkeypatch, "n_steps: 3", recorded)
+    # The share of random actions falls over both segments.
+    assert training.rates == pytest.approx([1 - 0.95 * step / 64 for step in range(16, 64, 2)])
+    # Returns of several steps end where the first segment does.
+    (before, after), (dones, _) = training.timeouts, training.dones
     assert not dones[-1].any()
     assert not before[-1].any()
     np.testing.assert_array_equal(after[: len(before) - 1], before[:-1])
     assert after[len(before) - 1].all()
-
-
-def test_a_finished_training_keeps_no_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, options = tmp_path / "it/baseline", "gamma: 0.98"
-    assert states(tmp_path, monkeypatch, options, lambda path: path.name) == [
-        "segment-00000",
-        "segment-00001",
-    ]
+    # A finished training keeps no segment, also if it was killed before it had removed the last.
+    folder = tmp_path / "it/baseline"
     assert (folder / "policy.safetensors").exists()
     assert not list(folder.glob("segment-*"))
-    # A command that was killed before it had removed the last one.
     (folder / "segment-00001").mkdir()
     (folder / "segment-00001/observations.npy").touch()
-    assert states(tmp_path, monkeypatch, options, lambda path: path.name) == []
+    assert Training(tmp_path).targets == []
     assert not list(folder.glob("segment-*"))

@@ -178,6 +178,7 @@ def test_the_replay_buffer_of_a_segment_is_freed_before_the_next(
     assert kept == [0, 0]
 
 
+@pytest.mark.system
 def test_seed_and_precision_decide_the_policy_and_threads_do_not(tmp_path: Path) -> None:
     runs = ((1, "bfloat16"), (1, "bfloat16"), (2, "bfloat16"), (1, "float32"))
     first, again, *others = (
