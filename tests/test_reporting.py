@@ -225,17 +225,24 @@ def test_an_episode_comparison_begins_with_the_first_frame(tmp_path: Path) -> No
 # --- the video
 
 
+def countdown() -> tuple[RealWorld, ConvVAE, MDNRNN]:
+    """An environment whose frames show the step number, and random networks."""
+    torch.manual_seed(0)
+    encoder, dynamics = ConvVAE().eval(), MDNRNN(32, 2, 8).eval()
+    spec = EnvSpec("picture_env:Countdown-v0", "gymnasium", 500, None, 64)
+    perception = Perception(encoder, dynamics, FeatureSpec())
+    return (
+        RealWorld(lambda num_envs: make_vector_env(spec, num_envs), perception),
+        encoder,
+        dynamics,
+    )
+
+
 @pytest.mark.parametrize(("frame_skip", "rate", "shown"), [(1, 50, 60), (4, 12.5, 25)])
 def test_a_video_has_a_frame_for_every_step_and_panels_in_order(
     tmp_path: Path, frame_skip: int, rate: float, shown: int
 ) -> None:
-    torch.manual_seed(0)
-    encoder, dynamics = ConvVAE().eval(), MDNRNN(32, 2, 8).eval()
-    spec = EnvSpec("picture_env:Countdown-v0", "gymnasium", 500, None, 64)
-    world = RealWorld(
-        lambda num_envs: make_vector_env(spec, num_envs),
-        Perception(encoder, dynamics, FeatureSpec()),
-    )
+    world, encoder, dynamics = countdown()
     video = EpisodeVideo(1, encoder, dynamics, frame_skip)
     head = ControllerSpec(("tanh", "tanh"))
     parameters = np.zeros((1, head.size(32 + 8)), np.float32)
@@ -264,13 +271,7 @@ def test_a_video_has_a_frame_for_every_step_and_panels_in_order(
 
 
 def test_without_an_encoder_a_video_has_the_frames_alone(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    encoder, dynamics = ConvVAE().eval(), MDNRNN(32, 2, 8).eval()
-    spec = EnvSpec("picture_env:Countdown-v0", "gymnasium", 500, None, 64)
-    world = RealWorld(
-        lambda num_envs: make_vector_env(spec, num_envs),
-        Perception(encoder, dynamics, FeatureSpec()),
-    )
+    world, _, dynamics = countdown()
     video, head = EpisodeVideo(0, None, dynamics), ControllerSpec(("tanh", "tanh"))
     parameters = np.zeros((1, head.size(32 + 8)), np.float32)
     policy = PopulationPolicy(parameters, 1, world.feature_size, head, torch.device("cpu"))
